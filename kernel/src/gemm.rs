@@ -1,0 +1,203 @@
+//! The grouped GEMM's contract: tiles, shared memory, arguments, launch specs.
+//!
+//! Rows of all groups stand in one matrix of `capacity` rows. Group `g` has
+//! `group_rows[g]` rows (read from device memory) and starts where the rows of
+//! the groups before it end, each rounded up to [`ROW_ALIGN`]. Rows between a
+//! group's end and the next start are padding: never written, never summed.
+//!
+//! | form | D | A | B |
+//! |---|---|---|---|
+//! | forward | `D[r, n] = sum_k A[r, k] B[g, n, k]` | `[capacity, K]` | `[G, N, K]` |
+//! | dgrad | `D[r, n] = sum_k A[r, k] B[g, k, n]` | `[capacity, K]` | `[G, K, N]` |
+//! | wgrad | `D[g, m, n] = sum_r A[r, m] B[r, n]` over the group's rows | `[capacity, M]` | `[capacity, N]` |
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::launch::{LaunchSpec, MAX_SHARED, Param};
+
+/// Every group starts at a multiple of this many rows.
+pub const ROW_ALIGN: u32 = 128;
+/// Rows of D in one tile: 64 for each of the two consumer warpgroups.
+pub const TILE_M: u32 = 128;
+/// Columns of D in one tile.
+pub const TILE_N: u32 = 256;
+/// Contraction depth of one pipeline stage: 128 bytes of bf16, one swizzle row.
+pub const TILE_K: u32 = 64;
+/// Stages of the ring between the TMA producer and the tensor cores.
+pub const STAGES: u32 = 4;
+/// Warpgroups that multiply.
+pub const CONSUMERS: u32 = 2;
+/// One producer warpgroup and the consumers.
+pub const THREADS: u32 = 128 * (1 + CONSUMERS);
+/// The most groups one launch takes (the group table lives in shared memory).
+pub const MAX_GROUPS: u32 = 1024;
+
+/// Bytes of A in one stage.
+pub const STAGE_A: u32 = TILE_M * TILE_K * 2;
+/// Bytes of B in one stage.
+pub const STAGE_B: u32 = TILE_N * TILE_K * 2;
+
+/// Which of the three products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// `D[r, n] = sum_k A[r, k] B[g, n, k]`.
+    Forward,
+    /// `D[r, n] = sum_k A[r, k] B[g, k, n]`.
+    Dgrad,
+    /// `D[g, m, n] = sum_r A[r, m] B[r, n]`.
+    Wgrad,
+}
+
+impl Form {
+    /// All of them.
+    pub const ALL: [Form; 3] = [Form::Forward, Form::Dgrad, Form::Wgrad];
+
+    /// Launch spec of the form's entry.
+    pub const fn spec(self) -> &'static LaunchSpec {
+        match self {
+            Form::Forward => &FORWARD,
+            Form::Dgrad => &DGRAD,
+            Form::Wgrad => &WGRAD,
+        }
+    }
+
+    /// The field's name for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Form::Forward => "forward",
+            Form::Dgrad => "dgrad",
+            Form::Wgrad => "wgrad",
+        }
+    }
+}
+
+/// Where a product goes. Forward and dgrad take [`Sink::Bf16`] only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Sink {
+    /// Fresh bf16, rounded once. A group without rows gets zeros.
+    Bf16 = 0,
+    /// Fresh f32. A group without rows gets zeros.
+    F32 = 1,
+    /// Added to f32. A group without rows is left untouched.
+    AddF32 = 2,
+    /// Added to bf16: the sum in f32, rounded once. A group without rows is left untouched.
+    AddBf16 = 3,
+}
+
+impl Sink {
+    /// All of them.
+    pub const ALL: [Sink; 4] = [Sink::Bf16, Sink::F32, Sink::AddF32, Sink::AddBf16];
+
+    /// Bytes of one element of D.
+    pub const fn element_size(self) -> u32 {
+        match self {
+            Sink::Bf16 | Sink::AddBf16 => 2,
+            Sink::F32 | Sink::AddF32 => 4,
+        }
+    }
+
+    /// Whether the old contents of D count.
+    pub const fn adds(self) -> bool {
+        matches!(self, Sink::AddF32 | Sink::AddBf16)
+    }
+}
+
+/// Arguments of the three entries, after the tensor maps of A and B.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct GemmArgs {
+    /// Device address of D, 16-byte aligned.
+    pub d: u64,
+    /// Elements from one row of D to the next.
+    pub d_row_stride: u64,
+    /// Elements from one group of D to the next (wgrad).
+    pub d_group_stride: u64,
+    /// Device address of `u32 [groups]`: rows of each group.
+    pub group_rows: u64,
+    /// Device address of one `u64`, or 0. When the groups need more rows than
+    /// `capacity`, the number needed is written there; rows past the capacity
+    /// are not computed. Otherwise untouched.
+    pub overflow: u64,
+    /// Number of groups, at most [`MAX_GROUPS`].
+    pub groups: u32,
+    /// Rows of A (and of D, or of B in wgrad).
+    pub capacity: u32,
+    /// Rows of D in a group (wgrad); unused otherwise.
+    pub m: u32,
+    /// Columns of D.
+    pub n: u32,
+    /// Contraction length (forward, dgrad); unused in wgrad.
+    pub k: u32,
+    /// A [`Sink`], by its number.
+    pub sink: u32,
+}
+
+/// Offsets of a block's dynamic shared memory.
+///
+/// The dynamic base is 1,024-byte aligned, as the 128-byte swizzle needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedPlan {
+    /// A's stages, [`STAGE_A`] bytes each.
+    pub a: u32,
+    /// B's stages, [`STAGE_B`] bytes each.
+    pub b: u32,
+    /// `STAGES` mbarriers: the stage's bytes have arrived.
+    pub full: u32,
+    /// `STAGES` mbarriers: the stage has been consumed.
+    pub empty: u32,
+    /// Group table: `first_tile [groups + 1]`, `row_start [groups]`, `rows [groups]`, all u32.
+    pub table: u32,
+    /// All of it: the launch's dynamic shared memory.
+    pub bytes: u32,
+}
+
+/// The shared-memory plan for this many groups.
+pub const fn shared_plan(groups: u32) -> SharedPlan {
+    let a = 0;
+    let b = a + STAGES * STAGE_A;
+    let full = b + STAGES * STAGE_B;
+    let empty = full + STAGES * 8;
+    let table = empty + STAGES * 8;
+    SharedPlan { a, b, full, empty, table, bytes: table + 4 * (3 * groups + 1) }
+}
+
+const PARAMS: &[Param] =
+    &[Param::TensorMap, Param::TensorMap, Param::Bytes(size_of::<GemmArgs>() as u32)];
+
+const fn spec(entry: &'static str) -> LaunchSpec {
+    let max_shared = shared_plan(MAX_GROUPS).bytes;
+    assert!(max_shared <= MAX_SHARED);
+    LaunchSpec { entry, threads: THREADS, min_blocks: 1, cluster: 1, params: PARAMS, max_shared }
+}
+
+/// `mok_gemm_forward`.
+pub static FORWARD: LaunchSpec = spec("mok_gemm_forward");
+/// `mok_gemm_dgrad`.
+pub static DGRAD: LaunchSpec = spec("mok_gemm_dgrad");
+/// `mok_gemm_wgrad`.
+pub static WGRAD: LaunchSpec = spec("mok_gemm_wgrad");
+
+/// The boxes that the entries' tensor maps must have, innermost dimension first
+/// (128-byte swizzle, bf16). Maps of A are 2D `(inner, rows)`; maps of B are 3D
+/// `(inner, outer, group)`, wgrad's B 2D like its A.
+///
+/// K-major operands load one box a stage; MN-major operands load one box for
+/// each panel of 64 columns.
+pub mod boxes {
+    use super::{TILE_K, TILE_M, TILE_N};
+
+    /// Columns of one MN-major panel: 128 bytes of bf16.
+    pub const PANEL: u32 = 64;
+    /// Forward and dgrad, A.
+    pub const ROWS_A: [u32; 2] = [TILE_K, TILE_M];
+    /// Forward, B `(k, n, group)`.
+    pub const FORWARD_B: [u32; 3] = [TILE_K, TILE_N, 1];
+    /// Dgrad, B `(n, k, group)`.
+    pub const DGRAD_B: [u32; 3] = [PANEL, TILE_K, 1];
+    /// Wgrad, A and B `(columns, rows)`.
+    pub const WGRAD: [u32; 2] = [PANEL, TILE_K];
+}
+
+/// The launch specs of every entry in the shipped PTX.
+pub static ENTRIES: &[&LaunchSpec] = &[&FORWARD, &DGRAD, &WGRAD];
