@@ -1,0 +1,1 @@
+//! Whether PTX is fit to ship.
