@@ -50,6 +50,8 @@ impl Arch {
 
     /// The architecture whose code runs on a device of this compute capability.
     pub fn from_capability(major: u32, minor: u32) -> Option<Arch> {
-        Arch::ALL.into_iter().find(|arch| arch.capability() == (major, minor))
+        Arch::ALL
+            .into_iter()
+            .find(|arch| arch.capability() == (major, minor))
     }
 }

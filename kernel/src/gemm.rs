@@ -116,7 +116,7 @@ pub struct GemmArgs {
     /// Device address of `u32 [groups]`: rows of each group.
     pub group_rows: u64,
     /// Device address of one `u64`, or 0. When the groups need more rows than
-    /// `capacity`, the number needed is written there; rows past the capacity
+    /// `capacity`, it is raised to the number needed, and rows past the capacity
     /// are not computed. Otherwise untouched.
     pub overflow: u64,
     /// Number of groups, at most [`MAX_GROUPS`].
@@ -159,16 +159,33 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
     let full = b + STAGES * STAGE_B;
     let empty = full + STAGES * 8;
     let table = empty + STAGES * 8;
-    SharedPlan { a, b, full, empty, table, bytes: table + 4 * (3 * groups + 1) }
+    SharedPlan {
+        a,
+        b,
+        full,
+        empty,
+        table,
+        bytes: table + 4 * (3 * groups + 1),
+    }
 }
 
-const PARAMS: &[Param] =
-    &[Param::TensorMap, Param::TensorMap, Param::Bytes(size_of::<GemmArgs>() as u32)];
+const PARAMS: &[Param] = &[
+    Param::TensorMap,
+    Param::TensorMap,
+    Param::Bytes(size_of::<GemmArgs>() as u32),
+];
 
 const fn spec(entry: &'static str) -> LaunchSpec {
     let max_shared = shared_plan(MAX_GROUPS).bytes;
     assert!(max_shared <= MAX_SHARED);
-    LaunchSpec { entry, threads: THREADS, min_blocks: 1, cluster: 1, params: PARAMS, max_shared }
+    LaunchSpec {
+        entry,
+        threads: THREADS,
+        min_blocks: 1,
+        cluster: 1,
+        params: PARAMS,
+        max_shared,
+    }
 }
 
 /// `mok_gemm_forward`.

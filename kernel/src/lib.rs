@@ -7,7 +7,31 @@
 //! `role` (one warp's life a file), then `mma`, `sync` and `ptx` below them.
 #![no_std]
 #![deny(missing_docs)]
+#![cfg_attr(target_arch = "nvptx64", allow(internal_features))] // link_llvm_intrinsics
+#![cfg_attr(
+    target_arch = "nvptx64",
+    feature(abi_ptx, asm_experimental_arch, link_llvm_intrinsics)
+)]
 
 pub mod arch;
 pub mod gemm;
 pub mod launch;
+pub mod layout;
+pub mod schedule;
+
+#[cfg(target_arch = "nvptx64")]
+pub mod entry;
+#[cfg(target_arch = "nvptx64")]
+pub mod mma;
+#[cfg(target_arch = "nvptx64")]
+pub mod ptx;
+#[cfg(target_arch = "nvptx64")]
+pub mod role;
+#[cfg(target_arch = "nvptx64")]
+pub mod sync;
+
+#[cfg(target_arch = "nvptx64")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    ptx::reg::trap()
+}

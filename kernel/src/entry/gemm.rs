@@ -1,0 +1,111 @@
+//! The grouped GEMM: persistent blocks of one producer and two consumer warpgroups.
+//!
+//! ```text
+//! all      group sizes -> table (shared memory)            barrier
+//! producer for each tile, each stage: wait empty -> TMA A, B -> full
+//! consumer for each tile, each stage: wait full -> products -> empty;  sums -> D
+//! ```
+//!
+//! Registers move from the producer to the consumers, whose sums alone are 128 a thread.
+
+use crate::gemm::{GemmArgs, shared_plan};
+use crate::mma::Engine;
+use crate::ptx::{fence, reg, shared};
+use crate::role::load::load;
+use crate::role::multiply::multiply;
+use crate::role::product::{Maps, Product};
+use crate::role::table::{self, SharedTable};
+use crate::schedule::grouped::{Problem, Tiles};
+use crate::set_max_registers;
+use crate::sync::ring::Ring;
+
+/// A tensor map as a by-value parameter. Only its address is ever used; the builder
+/// raises the parameter's alignment to 64 (rustc 1.95 refuses more than 16 here).
+#[derive(Clone, Copy)]
+#[repr(C, align(16))]
+pub struct TensorMapParam(pub [u64; 16]);
+
+/// The body of the three entries.
+///
+/// # Safety
+/// All threads of the block run it, launched as the entry's spec says with
+/// `shared_plan(args.groups)` bytes of dynamic shared memory; `args` and `maps` describe valid memory.
+#[inline(always)]
+pub unsafe fn gemm<P: Product, E: Engine>(maps: Maps, args: &GemmArgs) {
+    let plan = shared_plan(args.groups);
+    let base = shared::dynamic_base();
+    let ring = Ring::new(base.add(plan.full), base.add(plan.empty));
+    let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
+    let table = SharedTable::new(args.groups, base, &plan);
+
+    if reg::thread_idx() == 0 {
+        // SAFETY: one thread, before the barriers inside `build`.
+        unsafe { ring.init() };
+        fence::mbarrier_init();
+    }
+    // SAFETY: every thread is here.
+    unsafe { table::build(table, &problem, args) };
+
+    let tiles = Tiles::new(table, problem, reg::block_idx(), reg::grid_dim());
+    let warpgroup = reg::thread_idx() / 128;
+    if warpgroup == 0 {
+        // SAFETY: the whole warpgroup; its first thread is the producer.
+        unsafe {
+            set_max_registers!(dec 40);
+            if reg::thread_idx() == 0 {
+                load::<P, _>(tiles, &problem, maps, ring, base, &plan);
+            }
+        }
+    } else {
+        // SAFETY: the whole warpgroup, one part each.
+        unsafe {
+            set_max_registers!(inc 232);
+            multiply::<P, E, _>(tiles, &problem, args, warpgroup - 1, ring, base, &plan);
+        }
+    }
+}
+
+/// Defines a kernel of this shape under a name, with the product and the engine it composes.
+#[macro_export]
+macro_rules! gemm_entry {
+    ($(#[$doc:meta])* $name:ident = $literal:literal, $product:ty, $engine:ty) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As its launch spec says; the maps have the product's boxes, `args` describes valid memory.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(
+            _a: $crate::entry::gemm::TensorMapParam,
+            _b: $crate::entry::gemm::TensorMapParam,
+            args: $crate::gemm::GemmArgs,
+        ) {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let maps = $crate::role::product::Maps {
+                    a: $crate::tensor_map_param!($literal, 0),
+                    b: $crate::tensor_map_param!($literal, 1),
+                };
+                $crate::entry::gemm::gemm::<$product, $engine>(maps, &args);
+            }
+        }
+    };
+}
+
+#[cfg(feature = "entries")]
+mod entries {
+    use crate::mma::Native;
+    use crate::role::product::{Dgrad, Forward, Wgrad};
+
+    gemm_entry! {
+        /// `D[r, n] = sum_k A[r, k] B[g, n, k]`.
+        mok_gemm_forward = "mok_gemm_forward", Forward, Native
+    }
+    gemm_entry! {
+        /// `D[r, n] = sum_k A[r, k] B[g, k, n]`.
+        mok_gemm_dgrad = "mok_gemm_dgrad", Dgrad, Native
+    }
+    gemm_entry! {
+        /// `D[g, m, n] = sum_r A[r, m] B[r, n]`.
+        mok_gemm_wgrad = "mok_gemm_wgrad", Wgrad, Native
+    }
+}

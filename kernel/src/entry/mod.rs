@@ -1,0 +1,3 @@
+//! The kernels, each a short composition of roles.
+
+pub mod gemm;

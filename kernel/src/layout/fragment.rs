@@ -1,0 +1,108 @@
+//! Which element of a tile a thread holds (PTX ISA, "Register Fragments").
+
+/// The D fragment of wgmma m64nN, which four warps of m16n8 products also make.
+///
+/// Mixed radix: (warp, half, lane / 4) counts rows, (j, lane % 4, low bit) counts
+/// columns, so that thread and index together are a bijection onto the tile.
+pub mod accumulator {
+    /// Row of `d[index]` in the 64-row tile of thread `thread` (0 to 127).
+    pub const fn row(thread: u32, index: u32) -> u32 {
+        thread / 32 * 16 + thread % 32 / 4 + index % 4 / 2 * 8
+    }
+
+    /// Column of `d[index]`.
+    pub const fn column(thread: u32, index: u32) -> u32 {
+        index / 4 * 8 + thread % 4 * 2 + index % 2
+    }
+}
+
+/// Byte offsets, in a 128-byte-swizzled tile of 64 K, that the lanes of a warp give to
+/// an x4 `ldmatrix`, which loads four 8x8 blocks.
+pub mod ldmatrix {
+    use crate::layout::descriptor::Major;
+    use crate::layout::swizzle::in_tile;
+
+    /// A fragment of m16n8k16: rows `row` to `row + 15`, K `k` to `k + 15`.
+    ///
+    /// Blocks in fragment order: rows 0-7, rows 8-15, then the same with K 8-15.
+    /// Panels of an MN-major tile hold 64 rows each, `panel` bytes apart.
+    pub const fn a(major: Major, lane: u32, row: u32, k: u32, panel: u32) -> u32 {
+        let (block, line) = (lane / 8, lane % 8);
+        let (row, k) = (row + block % 2 * 8, k + block / 2 * 8);
+        tile_offset(major, row, k, line, panel)
+    }
+
+    /// Two B fragments of m16n8k16: columns `column` to `column + 15`, K `k` to `k + 15`.
+    ///
+    /// Blocks: columns 0-7 with K 0-7 and K 8-15, then columns 8-15 likewise.
+    pub const fn b(major: Major, lane: u32, column: u32, k: u32, panel: u32) -> u32 {
+        let (block, line) = (lane / 8, lane % 8);
+        let (column, k) = (column + block / 2 * 8, k + block % 2 * 8);
+        tile_offset(major, column, k, line, panel)
+    }
+
+    /// A K-major block's lines are rows along MN; an MN-major one's are rows along K (and
+    /// the load transposes).
+    const fn tile_offset(major: Major, mn: u32, k: u32, line: u32, panel: u32) -> u32 {
+        match major {
+            Major::K => in_tile(mn + line, 2 * k),
+            Major::Mn => mn / 64 * panel + in_tile(k + line, 2 * (mn % 64)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::descriptor::Major;
+
+    #[test]
+    fn accumulators_cover_the_tile_once() {
+        let mut seen = [[false; 256]; 64];
+        for thread in 0..128 {
+            for index in 0..128 {
+                let (row, column) = (
+                    accumulator::row(thread, index),
+                    accumulator::column(thread, index),
+                );
+                assert!(!core::mem::replace(
+                    &mut seen[row as usize][column as usize],
+                    true
+                ));
+            }
+        }
+        assert!(seen.iter().flatten().all(|&covered| covered));
+    }
+
+    /// A tile element's offset, written independently: rows of 128 bytes, chunk XOR row.
+    fn element(major: Major, mn: u32, k: u32, panel: u32) -> u32 {
+        let (base, line, byte) = match major {
+            Major::K => (0, mn, 2 * k),
+            Major::Mn => (mn / 64 * panel, k, 2 * (mn % 64)),
+        };
+        base + line * 128 + (byte / 16 ^ line % 8) * 16 + byte % 16
+    }
+
+    #[test]
+    fn ldmatrix_lines_are_sixteen_byte_rows_of_the_wanted_blocks() {
+        for major in [Major::K, Major::Mn] {
+            for (row, k) in [(0, 0), (16, 16), (48, 48), (80, 32)] {
+                for lane in 0..32 {
+                    let (block, line) = (lane / 8, lane % 8);
+                    let (mn, kk) = (row + block % 2 * 8, k + block / 2 * 8);
+                    let expect = match major {
+                        Major::K => element(major, mn + line, kk, 8192),
+                        Major::Mn => element(major, mn, kk + line, 8192),
+                    };
+                    assert_eq!(ldmatrix::a(major, lane, row, k, 8192), expect);
+                    let (mn, kk) = (row + block / 2 * 8, k + block % 2 * 8);
+                    let expect = match major {
+                        Major::K => element(major, mn + line, kk, 8192),
+                        Major::Mn => element(major, mn, kk + line, 8192),
+                    };
+                    assert_eq!(ldmatrix::b(major, lane, row, k, 8192), expect);
+                }
+            }
+        }
+    }
+}

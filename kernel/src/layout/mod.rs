@@ -1,0 +1,5 @@
+//! Where things lie: `const fn` only, tested on the host.
+
+pub mod descriptor;
+pub mod fragment;
+pub mod swizzle;

@@ -1,0 +1,26 @@
+//! Conversions between f32 and packed bf16 ("cvt").
+
+use core::arch::asm;
+
+/// Rounds two f32 to nearest-even bf16; `low` in the lower half.
+///
+/// `cvt.rn.bf16x2.f32` puts its first source in the upper half.
+#[inline(always)]
+pub fn pack_bf16(low: f32, high: f32) -> u32 {
+    let packed: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("cvt.rn.bf16x2.f32 {0}, {1}, {2};", out(reg32) packed, in(reg32) high, in(reg32) low,
+             options(pure, nomem, nostack));
+    }
+    packed
+}
+
+/// The two bf16 of a word as f32, lower half first.
+#[inline(always)]
+pub const fn unpack_bf16(packed: u32) -> (f32, f32) {
+    (
+        f32::from_bits(packed << 16),
+        f32::from_bits(packed & 0xffff_0000),
+    )
+}

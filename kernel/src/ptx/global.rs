@@ -1,0 +1,53 @@
+//! Ordinary loads and stores in global memory ("ld", "st").
+//!
+//! Through Rust references the compiler would use generic addresses.
+
+use core::arch::asm;
+
+/// Loads a word.
+///
+/// # Safety
+/// `at` is a 4-byte aligned global address of initialised memory that no one writes meanwhile.
+#[inline(always)]
+pub unsafe fn load_u32(at: u64) -> u32 {
+    let value: u32;
+    // SAFETY: the caller's contract.
+    unsafe { asm!("ld.global.u32 {0}, [{1}];", out(reg32) value, in(reg64) at, options(nostack)) };
+    value
+}
+
+/// Stores a word.
+///
+/// # Safety
+/// `at` is a 4-byte aligned global address that no one else accesses meanwhile.
+#[inline(always)]
+pub unsafe fn store_u32(at: u64, value: u32) {
+    // SAFETY: the caller's contract.
+    unsafe { asm!("st.global.u32 [{0}], {1};", in(reg64) at, in(reg32) value, options(nostack)) };
+}
+
+/// Loads two neighbouring f32.
+///
+/// # Safety
+/// As [`load_u32`], 8-byte aligned.
+#[inline(always)]
+pub unsafe fn load_2f32(at: u64) -> (f32, f32) {
+    let (low, high): (f32, f32);
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("ld.global.v2.f32 {{{0}, {1}}}, [{2}];", out(reg32) low, out(reg32) high, in(reg64) at, options(nostack))
+    };
+    (low, high)
+}
+
+/// Stores two neighbouring f32.
+///
+/// # Safety
+/// As [`store_u32`], 8-byte aligned.
+#[inline(always)]
+pub unsafe fn store_2f32(at: u64, low: f32, high: f32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("st.global.v2.f32 [{0}], {{{1}, {2}}};", in(reg64) at, in(reg32) low, in(reg32) high, options(nostack))
+    };
+}

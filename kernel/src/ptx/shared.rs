@@ -1,0 +1,111 @@
+//! Addresses in shared memory, and ordinary loads and stores there ("State Spaces").
+
+use core::arch::asm;
+
+/// An address in the shared window of this block (`.shared::cta`), in bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct SmemAddr(pub u32);
+
+/// An address in the shared window of some block of the cluster (`.shared::cluster`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct ClusterAddr(pub u32);
+
+#[cfg(target_arch = "nvptx64")]
+core::arch::global_asm!(".extern .shared .align 1024 .b8 mok_dynamic_shared[];");
+
+/// Base of the block's dynamic shared memory, 1,024-byte aligned.
+#[inline(always)]
+pub fn dynamic_base() -> SmemAddr {
+    let base: u32;
+    // SAFETY: reads the symbol's address.
+    unsafe {
+        asm!("mov.u32 {0}, mok_dynamic_shared;", out(reg32) base, options(pure, nomem, nostack))
+    };
+    SmemAddr(base)
+}
+
+impl SmemAddr {
+    /// The address `bytes` further on.
+    #[inline(always)]
+    pub const fn add(self, bytes: u32) -> SmemAddr {
+        SmemAddr(self.0.wrapping_add(bytes))
+    }
+
+    /// The same offset in the block of rank `rank` of this cluster ("mapa").
+    #[inline(always)]
+    pub fn in_block(self, rank: u32) -> ClusterAddr {
+        let remote: u32;
+        // SAFETY: computes an address.
+        unsafe {
+            asm!("mapa.shared::cluster.u32 {0}, {1}, {2};", out(reg32) remote, in(reg32) self.0, in(reg32) rank,
+                 options(pure, nomem, nostack));
+        }
+        ClusterAddr(remote)
+    }
+}
+
+/// Loads a word from this block's shared memory.
+///
+/// # Safety
+/// `addr` is 4-byte aligned, inside the block's shared memory, and no other thread writes it unordered.
+#[inline(always)]
+pub unsafe fn load_u32(addr: SmemAddr) -> u32 {
+    let value: u32;
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("ld.shared.u32 {0}, [{1}];", out(reg32) value, in(reg32) addr.0, options(nostack))
+    };
+    value
+}
+
+/// Stores a word to this block's shared memory.
+///
+/// # Safety
+/// `addr` is 4-byte aligned, inside the block's shared memory, and no other thread accesses it unordered.
+#[inline(always)]
+pub unsafe fn store_u32(addr: SmemAddr, value: u32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("st.shared.u32 [{0}], {1};", in(reg32) addr.0, in(reg32) value, options(nostack))
+    };
+}
+
+/// Stores 16 bytes of `word` repeated.
+///
+/// # Safety
+/// As [`store_u32`], for 16 aligned bytes.
+#[inline(always)]
+pub unsafe fn store_v4(addr: SmemAddr, word: u32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("st.shared.v4.u32 [{0}], {{{1}, {1}, {1}, {1}}};", in(reg32) addr.0, in(reg32) word, options(nostack))
+    };
+}
+
+/// Loads a word from the shared memory of another block of the cluster (distributed shared memory).
+///
+/// # Safety
+/// As [`load_u32`]; the other block has started and doesn't end before the load is done.
+#[inline(always)]
+pub unsafe fn load_cluster_u32(addr: ClusterAddr) -> u32 {
+    let value: u32;
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("ld.shared::cluster.u32 {0}, [{1}];", out(reg32) value, in(reg32) addr.0, options(nostack))
+    };
+    value
+}
+
+/// Stores a word to the shared memory of another block of the cluster.
+///
+/// # Safety
+/// As [`store_u32`]; the other block has started and doesn't end before the store is done.
+#[inline(always)]
+pub unsafe fn store_cluster_u32(addr: ClusterAddr, value: u32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("st.shared::cluster.u32 [{0}], {1};", in(reg32) addr.0, in(reg32) value, options(nostack))
+    };
+}

@@ -1,0 +1,48 @@
+//! The producer: one thread that keeps the ring full.
+
+use super::product::{Maps, Product};
+use crate::gemm::{STAGE_A, STAGE_B, SharedPlan};
+use crate::ptx::shared::SmemAddr;
+use crate::ptx::tma;
+use crate::schedule::grouped::{GroupTable, Problem, Tiles};
+use crate::sync::ring::{Producer, Ring};
+
+/// Loads every stage of every tile of this block, in order.
+///
+/// Waits for: a free stage (`ring.empty`).
+/// Signals: the stage's bytes (`ring.full`), through TMA's own completion.
+///
+/// # Safety
+/// One thread of the block runs it; the ring is initialised, `base` and `plan` are the
+/// block's, `maps` have the boxes that `P` needs.
+#[inline(always)]
+pub unsafe fn load<P: Product, T: GroupTable>(
+    mut tiles: Tiles<T>,
+    problem: &Problem,
+    maps: Maps,
+    ring: Ring,
+    base: SmemAddr,
+    plan: &SharedPlan,
+) {
+    // SAFETY: the maps are valid.
+    unsafe {
+        tma::prefetch(maps.a);
+        tma::prefetch(maps.b);
+    }
+    let mut stages = Producer::new(ring);
+    while let Some(tile) = tiles.next() {
+        let depth = problem.depth(tile.rows);
+        let mut step = 0;
+        while step < depth {
+            // SAFETY: both loads below go to the acquired stage, and together bring what it
+            // announces: boxes count in full, also where they reach outside the tensor.
+            unsafe {
+                let slot = stages.acquire(STAGE_A + STAGE_B);
+                let a = base.add(plan.a + slot.stage * STAGE_A);
+                let b = base.add(plan.b + slot.stage * STAGE_B);
+                P::load(maps, &tile, step, a, b, slot.bar);
+            }
+            step += 1;
+        }
+    }
+}

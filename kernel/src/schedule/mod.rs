@@ -1,0 +1,3 @@
+//! Who computes which tile, and when: pure iterators that every role walks.
+
+pub mod grouped;

@@ -1,0 +1,3 @@
+//! Who waits for whom: built from the instructions in `ptx`, used by the roles.
+
+pub mod ring;

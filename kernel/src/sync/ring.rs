@@ -1,0 +1,155 @@
+//! The ring of stages between one producer warp and the consumer warps.
+//!
+//! Each stage has two mbarriers. `full` completes when the producer has arrived and
+//! all bytes it announced have been delivered; `empty` completes when every consumer
+//! warp has let go. Both sides walk the stages in the same order, and a position in
+//! that walk fixes stage and parity, so neither is ever passed around on its own.
+
+use crate::gemm::{CONSUMERS, STAGES};
+use crate::ptx::mbarrier;
+use crate::ptx::shared::SmemAddr;
+
+/// Warps that release each stage.
+const CONSUMER_WARPS: u32 = 4 * CONSUMERS;
+
+/// The ring's barriers in shared memory.
+#[derive(Clone, Copy)]
+pub struct Ring {
+    full: SmemAddr,
+    empty: SmemAddr,
+}
+
+/// A stage that the producer may fill: its index, and the barrier that must get the bytes.
+#[derive(Clone, Copy)]
+pub struct Slot {
+    /// Index of the stage.
+    pub stage: u32,
+    /// The mbarrier that counts this stage's bytes.
+    pub bar: SmemAddr,
+}
+
+impl Ring {
+    /// The ring whose barriers lie at these addresses.
+    pub fn new(full: SmemAddr, empty: SmemAddr) -> Ring {
+        Ring { full, empty }
+    }
+
+    /// Initialises the barriers.
+    ///
+    /// # Safety
+    /// One thread of the block calls it, before anyone uses the ring; a
+    /// `fence::mbarrier_init` and a block barrier follow.
+    pub unsafe fn init(self) {
+        let mut stage = 0;
+        while stage < STAGES {
+            // SAFETY: the plan reserves 8 aligned bytes a barrier for them.
+            unsafe {
+                mbarrier::init(self.full.add(8 * stage), 1);
+                mbarrier::init(self.empty.add(8 * stage), CONSUMER_WARPS);
+            }
+            stage += 1;
+        }
+    }
+}
+
+/// A walk over the stages: which one is next, and in which parity.
+#[derive(Clone, Copy)]
+struct Position {
+    stage: u32,
+    parity: u32,
+}
+
+impl Position {
+    const START: Position = Position {
+        stage: 0,
+        parity: 0,
+    };
+
+    #[inline(always)]
+    fn advance(&mut self) {
+        self.stage += 1;
+        if self.stage == STAGES {
+            self.stage = 0;
+            self.parity ^= 1;
+        }
+    }
+}
+
+/// The producer's end: one thread.
+pub struct Producer {
+    ring: Ring,
+    at: Position,
+}
+
+impl Producer {
+    /// The producer's end of a ring that has been initialised.
+    pub fn new(ring: Ring) -> Producer {
+        Producer {
+            ring,
+            at: Position::START,
+        }
+    }
+
+    /// Waits for the next stage to be free and announces `bytes` to come.
+    ///
+    /// # Safety
+    /// One thread only; it then issues copies of exactly `bytes` bytes to the slot's barrier.
+    #[inline(always)]
+    pub unsafe fn acquire(&mut self, bytes: u32) -> Slot {
+        let Position { stage, parity } = self.at;
+        self.at.advance();
+        let bar = self.ring.full.add(8 * stage);
+        // SAFETY: the barriers are initialised. Before the first round the phase of the
+        // opposite parity counts as complete, so a fresh ring is free.
+        unsafe {
+            mbarrier::wait(self.ring.empty.add(8 * stage), parity ^ 1);
+            mbarrier::arrive_expect(bar, bytes);
+        }
+        Slot { stage, bar }
+    }
+}
+
+/// A consumer warp's end.
+pub struct Consumer {
+    ring: Ring,
+    wait: Position,
+    release: u32,
+}
+
+impl Consumer {
+    /// A consumer's end of a ring that has been initialised.
+    pub fn new(ring: Ring) -> Consumer {
+        Consumer {
+            ring,
+            wait: Position::START,
+            release: 0,
+        }
+    }
+
+    /// Waits for the next stage's bytes; returns its index.
+    ///
+    /// # Safety
+    /// The producer fills as many stages as are awaited.
+    #[inline(always)]
+    pub unsafe fn acquire(&mut self) -> u32 {
+        let Position { stage, parity } = self.wait;
+        self.wait.advance();
+        // SAFETY: the barriers are initialised.
+        unsafe { mbarrier::wait(self.ring.full.add(8 * stage), parity) };
+        stage
+    }
+
+    /// Lets go of the oldest stage still held.
+    ///
+    /// # Safety
+    /// Every read of that stage by this warp is done; one lane of the warp arrives, `elected`.
+    #[inline(always)]
+    pub unsafe fn release(&mut self, elected: bool) {
+        let stage = self.release;
+        self.release = if stage + 1 == STAGES { 0 } else { stage + 1 };
+        if elected {
+            // SAFETY: the barriers are initialised, and this warp's arrival is pending.
+            unsafe { mbarrier::arrive(self.ring.empty.add(8 * stage)) };
+        }
+    }
+}
