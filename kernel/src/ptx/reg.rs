@@ -122,13 +122,17 @@ macro_rules! pin {
 /// Always sound; unsafe only so that it stands in the `unsafe` block of the collective it pins.
 #[inline(always)]
 pub unsafe fn pin() {
-    unsafe extern "C" {
-        #[link_name = "llvm.nvvm.activemask"]
-        fn activemask() -> u32;
-    }
-    // SAFETY: reads the mask of active lanes. The empty asm keeps the call alive.
-    unsafe {
-        let mask = activemask();
-        asm!("// {0}", in(reg32) mask, options(nostack));
+    // Absent when the documentation is built for a host.
+    #[cfg(target_arch = "nvptx64")]
+    {
+        unsafe extern "C" {
+            #[link_name = "llvm.nvvm.activemask"]
+            fn activemask() -> u32;
+        }
+        // SAFETY: reads the mask of active lanes. The empty asm keeps the call alive.
+        unsafe {
+            let mask = activemask();
+            asm!("// {0}", in(reg32) mask, options(nostack));
+        }
     }
 }
