@@ -144,15 +144,15 @@ fn copied_collectives() {
     let found = of(&failures, Check::Collective);
     let expected = [
         (
-            Some(25),
+            Some(23),
             "`@collective somewhere` names no place: write file:line:column",
         ),
         (
-            Some(20),
+            Some(18),
             "kernel/src/role/load.rs:51:9: emitted 2 times, 1 meant",
         ),
         (
-            Some(24),
+            Some(22),
             "kernel/src/role/load.rs:60:9 x2: emitted 3 times, 2 meant",
         ),
     ];
