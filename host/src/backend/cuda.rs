@@ -1,0 +1,458 @@
+//! The driver API as a [`Backend`].
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{
+    self, CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute,
+    CUjit_option as Jit, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig,
+};
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
+
+use super::driver::{Driver, NOT_FOUND, NOT_READY, SUCCESS};
+use super::{Backend, Code, DeviceInfo, DeviceLimits, Function, Handle, RawLaunch};
+use crate::error::{Error, Result};
+use crate::tensor_map::TensorMapSpec;
+
+/// Characters of the driver's compiler log that are kept.
+const JIT_LOG: usize = 16 * 1024;
+
+/// One device's context.
+pub(crate) struct Cuda {
+    driver: &'static Driver,
+    /// Retains the primary context (or the one that was handed in).
+    context: Arc<CudaContext>,
+    info: DeviceInfo,
+}
+
+impl std::fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cuda").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+/// How many devices the driver shows.
+pub(crate) fn device_count() -> Result<usize> {
+    let driver = Driver::get()?;
+    let mut count = 0;
+    // SAFETY: the driver writes one int.
+    driver.check(unsafe { (driver.device_count)(&mut count) }, "cuDeviceGetCount")?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+impl Cuda {
+    /// Retains the primary context of a device.
+    pub(crate) fn open(ordinal: usize) -> Result<Cuda> {
+        let driver = Driver::get()?;
+        let count = device_count()?;
+        if ordinal >= count {
+            return Err(Error::NoSuchDevice { ordinal, count });
+        }
+        let context = CudaContext::new(ordinal).map_err(|DriverError(code)| {
+            // The table makes the error, so that it names the number as every other error does.
+            driver
+                .check_with(code as u32, "cuDevicePrimaryCtxRetain", || format!("device {ordinal}"))
+                .err()
+                .unwrap_or(Error::NoSuchDevice { ordinal, count })
+        })?;
+        Cuda::share(context)
+    }
+
+    /// Shares a context that cudarc holds.
+    pub(crate) fn share(context: Arc<CudaContext>) -> Result<Cuda> {
+        let driver = Driver::get()?;
+        let device = context.cu_device();
+        let mut name = [0u8; 256];
+        // SAFETY: the driver writes at most the given length, with a NUL.
+        let code = unsafe { (driver.device_name)(name.as_mut_ptr().cast(), name.len() as c_int, device) };
+        driver.check(code, "cuDeviceGetName")?;
+        let name = CStr::from_bytes_until_nul(&name)
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let attribute = |attribute: Attribute| -> Result<u32> {
+            let mut value = 0;
+            // SAFETY: the driver writes one int.
+            let code = unsafe { (driver.device_attribute)(&mut value, attribute as c_int, device) };
+            driver.check_with(code, "cuDeviceGetAttribute", || format!("{attribute:?}"))?;
+            Ok(u32::try_from(value).unwrap_or(0))
+        };
+        let capability = (
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
+        let limits = DeviceLimits {
+            sm_count: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            max_threads: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+            max_shared: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            max_grid: [
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?,
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)?,
+            ],
+            clusters: capability.0 >= 9,
+        };
+        let mut version = 0;
+        // SAFETY: the driver writes one int.
+        driver.check(unsafe { (driver.driver_version)(&mut version) }, "cuDriverGetVersion")?;
+        let info = DeviceInfo {
+            name,
+            ordinal: context.ordinal(),
+            capability,
+            limits,
+            driver_version: u32::try_from(version).unwrap_or(0),
+        };
+        Ok(Cuda { driver, context, info })
+    }
+
+    pub(crate) fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
+    /// Whether a stream of cudarc's works in this context.
+    pub(crate) fn owns(&self, stream: &CudaStream) -> bool {
+        stream.context().cu_ctx() == self.context.cu_ctx()
+    }
+
+    /// The driver, with this context current on the calling thread.
+    fn bind(&self) -> Result<&'static Driver> {
+        // SAFETY: the context lives as long as `self.context`.
+        let code = unsafe { (self.driver.ctx_set_current)(self.context.cu_ctx().cast()) };
+        self.driver.check(code, "cuCtxSetCurrent")?;
+        Ok(self.driver)
+    }
+
+    /// An attribute of a function of this backend.
+    ///
+    /// # Safety
+    /// `function` is a live function of this context.
+    unsafe fn function_attribute(&self, function: Handle, attribute: FunctionAttribute) -> Result<u32> {
+        let mut value = 0;
+        // SAFETY: the driver writes one int; the function is live by contract.
+        let code = unsafe {
+            (self.driver.function_attribute)(&mut value, attribute as c_int, raw(function))
+        };
+        self.driver.check_with(code, "cuFuncGetAttribute", || format!("{attribute:?}"))?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+
+    /// Sizes of a function's parameters, where the driver can tell (CUDA 12.4).
+    ///
+    /// # Safety
+    /// `function` is a live function of this context.
+    unsafe fn function_params(&self, function: Handle) -> Option<Vec<u32>> {
+        let param = self.driver.function_param?;
+        let mut sizes = Vec::new();
+        loop {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: the driver writes two sizes; past the last parameter it returns an error.
+            let code = unsafe { param(raw(function), sizes.len(), &mut offset, &mut size) };
+            if code != SUCCESS {
+                return Some(sizes);
+            }
+            sizes.push(u32::try_from(size).ok()?);
+        }
+    }
+}
+
+fn raw(handle: Handle) -> *mut c_void {
+    ptr::without_provenance_mut(handle)
+}
+
+impl Backend for Cuda {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn identity(&self) -> usize {
+        self.context.cu_ctx().addr()
+    }
+
+    fn memory(&self) -> Result<(usize, usize)> {
+        let driver = self.bind()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the driver writes two sizes.
+        driver.check(unsafe { (driver.mem_info)(&mut free, &mut total) }, "cuMemGetInfo")?;
+        Ok((free, total))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: the context is current.
+        driver.check(unsafe { (driver.ctx_synchronize)() }, "cuCtxSynchronize")
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<u64> {
+        let driver = self.bind()?;
+        let mut address = 0;
+        // SAFETY: the driver writes one address.
+        let code = unsafe { (driver.mem_alloc)(&mut address, bytes) };
+        driver.check_with(code, "cuMemAlloc", || format!("asked for {bytes} bytes"))?;
+        Ok(address)
+    }
+
+    unsafe fn free(&self, address: u64) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: allocated by `alloc`, by the trait's contract.
+        driver.check(unsafe { (driver.mem_free)(address) }, "cuMemFree")
+    }
+
+    unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize, stream: Handle) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: both ranges are valid, by the trait's contract.
+        let code = unsafe { (driver.copy_in)(to, from.cast(), bytes, raw(stream)) };
+        driver.check_with(code, "cuMemcpyHtoDAsync", || format!("{bytes} bytes to {to:#x}"))
+    }
+
+    unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize, stream: Handle) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: as in `copy_in`.
+        let code = unsafe { (driver.copy_out)(to.cast(), from, bytes, raw(stream)) };
+        driver.check_with(code, "cuMemcpyDtoHAsync", || format!("{bytes} bytes from {from:#x}"))
+    }
+
+    unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: Handle) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: as in `copy_in`.
+        let code = unsafe { (driver.copy_within)(to, from, bytes, raw(stream)) };
+        driver.check_with(code, "cuMemcpyDtoDAsync", || {
+            format!("{bytes} bytes from {from:#x} to {to:#x}")
+        })
+    }
+
+    unsafe fn fill(&self, to: u64, byte: u8, bytes: usize, stream: Handle) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: as in `copy_in`.
+        let code = unsafe { (driver.memset)(to, byte, bytes, raw(stream)) };
+        driver.check_with(code, "cuMemsetD8Async", || format!("{bytes} bytes at {to:#x}"))
+    }
+
+    fn stream_create(&self) -> Result<Handle> {
+        let driver = self.bind()?;
+        let mut stream = ptr::null_mut();
+        // Non-blocking: work on the default stream must not order it.
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the driver writes one handle.
+        driver.check(unsafe { (driver.stream_create)(&mut stream, flags) }, "cuStreamCreate")?;
+        Ok(stream.addr())
+    }
+
+    unsafe fn stream_destroy(&self, stream: Handle) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: a live stream, by the trait's contract.
+        driver.check(unsafe { (driver.stream_destroy)(raw(stream)) }, "cuStreamDestroy")
+    }
+
+    unsafe fn stream_synchronize(&self, stream: Handle) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: a live stream, by the trait's contract.
+        driver.check(unsafe { (driver.stream_synchronize)(raw(stream)) }, "cuStreamSynchronize")
+    }
+
+    unsafe fn stream_wait(&self, stream: Handle, event: Handle) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: live handles, by the trait's contract.
+        let code = unsafe { (driver.stream_wait)(raw(stream), raw(event), 0) };
+        driver.check(code, "cuStreamWaitEvent")
+    }
+
+    fn event_create(&self) -> Result<Handle> {
+        let driver = self.bind()?;
+        let mut event = ptr::null_mut();
+        // SAFETY: the driver writes one handle; flags 0 keep the timing on.
+        driver.check(unsafe { (driver.event_create)(&mut event, 0) }, "cuEventCreate")?;
+        Ok(event.addr())
+    }
+
+    unsafe fn event_destroy(&self, event: Handle) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: a live event, by the trait's contract.
+        driver.check(unsafe { (driver.event_destroy)(raw(event)) }, "cuEventDestroy")
+    }
+
+    unsafe fn event_record(&self, event: Handle, stream: Handle) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: live handles, by the trait's contract.
+        driver.check(unsafe { (driver.event_record)(raw(event), raw(stream)) }, "cuEventRecord")
+    }
+
+    unsafe fn event_synchronize(&self, event: Handle) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: a live event, by the trait's contract.
+        driver.check(unsafe { (driver.event_synchronize)(raw(event)) }, "cuEventSynchronize")
+    }
+
+    unsafe fn event_done(&self, event: Handle) -> Result<bool> {
+        let driver = self.bind()?;
+        // SAFETY: a live event, by the trait's contract.
+        let code = unsafe { (driver.event_query)(raw(event)) };
+        if code == NOT_READY {
+            return Ok(false);
+        }
+        driver.check(code, "cuEventQuery").map(|()| true)
+    }
+
+    unsafe fn event_elapsed(&self, start: Handle, end: Handle) -> Result<f32> {
+        let driver = self.bind()?;
+        let mut milliseconds = 0.0;
+        // SAFETY: live events, by the trait's contract; the driver writes one float.
+        let code = unsafe { (driver.event_elapsed)(&mut milliseconds, raw(start), raw(end)) };
+        driver.check(code, "cuEventElapsedTime")?;
+        Ok(milliseconds)
+    }
+
+    fn module_load(&self, code: Code<'_>) -> Result<Handle> {
+        let driver = self.bind()?;
+        let image: *const c_void = match code {
+            Code::Cubin(bytes) => bytes.as_ptr().cast(),
+            Code::Ptx(text) => text.as_ptr().cast(),
+        };
+        let mut log = vec![0u8; JIT_LOG];
+        let mut options =
+            [Jit::CU_JIT_ERROR_LOG_BUFFER as c_int, Jit::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES as c_int];
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), raw(log.len())];
+        let mut module = ptr::null_mut();
+        // SAFETY: the image is NUL-terminated text, or a cubin whose headers were checked to lie
+        // inside the slice; the options are two, and the log is as long as they say.
+        let result = unsafe {
+            (driver.module_load)(
+                &mut module,
+                image,
+                options.len() as u32,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        match code {
+            Code::Ptx(_) if result != SUCCESS => {
+                let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+                let log = String::from_utf8_lossy(&log[..end]).trim().to_owned();
+                Err(Error::Jit { code: result, name: driver.name_of(result), log })
+            }
+            _ => driver
+                .check_with(result, "cuModuleLoadDataEx", || "loading a cubin".into())
+                .map(|()| module.addr()),
+        }
+    }
+
+    unsafe fn module_unload(&self, module: Handle) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: a live module, by the trait's contract.
+        driver.check(unsafe { (driver.module_unload)(raw(module)) }, "cuModuleUnload")
+    }
+
+    unsafe fn function(&self, module: Handle, entry: &CStr) -> Result<Option<Function>> {
+        let driver = self.bind()?;
+        let mut function = ptr::null_mut();
+        let name: *const c_char = entry.as_ptr();
+        // SAFETY: a live module, by the trait's contract; the driver writes one handle.
+        let code = unsafe { (driver.module_function)(&mut function, raw(module), name) };
+        if code == NOT_FOUND {
+            return Ok(None);
+        }
+        driver.check_with(code, "cuModuleGetFunction", || format!("entry {entry:?}"))?;
+        if let Some(load) = driver.function_load {
+            // Lazy loading would load the code at the first launch, and can block there.
+            // SAFETY: the function was just found.
+            driver.check(unsafe { load(function) }, "cuFuncLoad")?;
+        }
+        let handle = function.addr();
+        // SAFETY: the function was just found, in this context.
+        unsafe {
+            use FunctionAttribute as F;
+            Ok(Some(Function {
+                handle,
+                max_threads: self
+                    .function_attribute(handle, F::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+                static_shared: self
+                    .function_attribute(handle, F::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
+                registers: self.function_attribute(handle, F::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+                params: self.function_params(handle),
+            }))
+        }
+    }
+
+    unsafe fn function_limits(&self, function: Handle, shared: u32, cluster: u32) -> Result<()> {
+        use FunctionAttribute as F;
+        let driver = self.bind()?;
+        let set = |attribute: FunctionAttribute, value: u32| {
+            // SAFETY: a live function, by the trait's contract.
+            let code = unsafe {
+                (driver.function_set_attribute)(raw(function), attribute as c_int, value as c_int)
+            };
+            driver.check_with(code, "cuFuncSetAttribute", || format!("{attribute:?} = {value}"))
+        };
+        set(F::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)?;
+        if cluster > crate::launch::PORTABLE_CLUSTER {
+            set(F::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)?;
+        }
+        Ok(())
+    }
+
+    unsafe fn launch(&self, launch: &RawLaunch<'_>) -> Result<()> {
+        let driver = self.bind()?;
+        let mut params: Vec<*mut c_void> =
+            launch.args.iter().map(|bytes| bytes.as_ptr().cast_mut().cast()).collect();
+        let mut attributes = Vec::with_capacity(1);
+        if launch.cluster > 1 {
+            // SAFETY: all-zero bytes are a valid value of this plain C struct.
+            let mut attribute: CUlaunchAttribute = unsafe { std::mem::zeroed() };
+            attribute.id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attribute.value.clusterDim =
+                sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: launch.cluster, y: 1, z: 1 };
+            attributes.push(attribute);
+        }
+        let config = CUlaunchConfig {
+            gridDimX: launch.grid[0],
+            gridDimY: launch.grid[1],
+            gridDimZ: launch.grid[2],
+            blockDimX: launch.threads[0],
+            blockDimY: launch.threads[1],
+            blockDimZ: launch.threads[2],
+            sharedMemBytes: launch.shared,
+            hStream: raw(launch.stream).cast(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        };
+        // SAFETY: the function and stream are live and the arguments are those that the entry
+        // declares, by the trait's contract; the driver copies the arguments before it returns.
+        let code = unsafe {
+            (driver.launch)(&config, raw(launch.function), params.as_mut_ptr(), ptr::null_mut())
+        };
+        driver.check_with(code, "cuLaunchKernelEx", || {
+            format!(
+                "grid {:?}, threads {:?}, cluster {}, {} bytes of dynamic shared memory",
+                launch.grid, launch.threads, launch.cluster, launch.shared
+            )
+        })
+    }
+
+    fn encode(&self, spec: &TensorMapSpec) -> Result<[u64; 16]> {
+        /// The alignment that the driver demands of the map it writes.
+        #[repr(C, align(128))]
+        struct Opaque([u64; 16]);
+
+        let driver = self.bind()?;
+        let mut map = Opaque([0; 16]);
+        let strides = spec.strides();
+        // SAFETY: the arrays have `rank` (strides: `rank - 1`) entries, as the checked spec says.
+        let code = unsafe {
+            (driver.encode_tiled)(
+                map.0.as_mut_ptr().cast(),
+                spec.data_type().code(),
+                spec.dims().len() as u32,
+                ptr::without_provenance_mut(spec.base().as_raw() as usize),
+                spec.dims().as_ptr(),
+                strides.as_ptr(),
+                spec.tile().as_ptr(),
+                spec.element_strides().as_ptr(),
+                spec.interleave().code(),
+                spec.swizzle().code(),
+                spec.l2_promotion().code(),
+                spec.fill().code(),
+            )
+        };
+        driver.check_with(code, "cuTensorMapEncodeTiled", || format!("{spec:?}"))?;
+        Ok(map.0)
+    }
+}

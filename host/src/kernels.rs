@@ -1,0 +1,73 @@
+//! The kernels that ship with this crate.
+
+use mok_kernel::arch::Arch;
+use mok_kernel::gemm::Form;
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::module::{Image, Kernel, Module};
+
+/// One architecture's code, as it was built into this crate.
+#[derive(Clone, Copy, Debug)]
+pub struct Embedded {
+    /// The architecture.
+    pub arch: Arch,
+    /// The PTX, with its launch directives.
+    pub ptx: &'static str,
+    /// The cubin, where ptxas was there when the crate was built.
+    pub cubin: Option<&'static [u8]>,
+}
+
+include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
+
+/// The code for an architecture.
+///
+/// ```
+/// use mok_kernel::arch::Arch;
+///
+/// for arch in Arch::ALL {
+///     if let Some(code) = mok::kernels::embedded(arch) {
+///         assert!(code.ptx.contains(arch.name()));
+///     }
+/// }
+/// ```
+pub fn embedded(arch: Arch) -> Option<&'static Embedded> {
+    EMBEDDED.iter().find(|code| code.arch == arch)
+}
+
+/// The shipped kernels, loaded on a device; made by [`Device::kernels`].
+#[derive(Debug)]
+pub struct Kernels {
+    module: Module,
+    gemm: [Kernel; 3],
+}
+
+impl Kernels {
+    /// Loads all entries now: lazy loading can block behind a kernel that waits for a peer.
+    pub(crate) fn load(device: &Device) -> Result<Kernels> {
+        let arch = device.arch()?;
+        let code = embedded(arch).ok_or(Error::NotEmbedded { arch: arch.name() })?;
+        let module = Module::load(device, code.cubin, Some(code.ptx))?;
+        let [forward, dgrad, wgrad] = Form::ALL.map(|form| module.kernel(form.spec()));
+        Ok(Kernels { gemm: [forward?, dgrad?, wgrad?], module })
+    }
+
+    /// Whether cubins or PTX were loaded.
+    pub fn image(&self) -> Image {
+        self.module.image()
+    }
+
+    /// The module, for its other entries.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// A form of the grouped GEMM.
+    pub fn gemm(&self, form: Form) -> &Kernel {
+        match form {
+            Form::Forward => &self.gemm[0],
+            Form::Dgrad => &self.gemm[1],
+            Form::Wgrad => &self.gemm[2],
+        }
+    }
+}
