@@ -211,7 +211,7 @@ fn compile(
         .join(format!("{}_{}.ptx", package.stem, arch.name()));
     files::write_atomic(&ptx, text.as_bytes())?;
     let sha256 = files::sha256(text.as_bytes());
-    let cubin = match &tools.ptxas {
+    let cubin = match &tools.cuda.ptxas {
         Some(ptxas) => Some(assemble(ptxas, &ptx, arch, &sha256, say)?),
         None => {
             // A cubin of other PTX must not stay behind looking like this one's.
@@ -372,6 +372,8 @@ pub fn rustflags(workspace: &Workspace, tools: &Tools, arch: Arch) -> Vec<String
     let mut remap = |from: &Path, to: &str| {
         flags.push(format!("--remap-path-prefix={}={to}", from.display()));
     };
+    // The last that matches wins, so the folder that holds the others comes first.
+    remap(workspace.root(), ".");
     if let Some(cargo_home) = cargo_home() {
         remap(&cargo_home, "/cargo");
     }
@@ -379,7 +381,6 @@ pub fn rustflags(workspace: &Workspace, tools: &Tools, arch: Arch) -> Vec<String
     if let Some(source) = tools.rust_src.library.parent() {
         remap(source, "/rust");
     }
-    remap(workspace.root(), ".");
     flags
 }
 

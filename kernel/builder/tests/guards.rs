@@ -5,15 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use mok_build::setup::CudaTools;
 use mok_build::validate::budgets::{self, Budgets};
 use mok_build::validate::{Check, Error, Failure, FileReport, Validator};
-use mok_build::{Silent, Tools, Workspace, setup};
+use mok_build::{Silent, Workspace};
 
-fn tools() -> &'static Tools {
-    static TOOLS: OnceLock<Tools> = OnceLock::new();
+fn tools() -> &'static CudaTools {
+    static TOOLS: OnceLock<CudaTools> = OnceLock::new();
     TOOLS.get_or_init(|| {
         let workspace = Workspace::find(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
-        setup::ensure(&workspace, &mut Silent).unwrap()
+        CudaTools::ensure(&workspace.tools(), &mut Silent).unwrap()
     })
 }
 

@@ -81,10 +81,46 @@ pub struct Tools {
     pub toolchain: Toolchain,
     /// The source of `core`.
     pub rust_src: RustSrc,
-    /// NVIDIA's assembler: without it there are no cubins and no validation.
+    /// What assembles and proves its output.
+    pub cuda: CudaTools,
+}
+
+/// NVIDIA's tools.
+#[derive(Clone, Debug)]
+pub struct CudaTools {
+    /// The assembler: without it there are no cubins and no validation.
     pub ptxas: Option<CudaTool>,
-    /// NVIDIA's disassembler: without it validation cannot see the SASS.
+    /// The disassembler: without it validation cannot see the SASS.
     pub nvdisasm: Option<CudaTool>,
+}
+
+impl CudaTools {
+    /// Those that are here already: named by the environment, kept in `folder`
+    /// by an earlier setup, on the path, or CUDA's.
+    pub fn look(folder: &Path) -> CudaTools {
+        CudaTools {
+            ptxas: cuda::find("ptxas", folder),
+            nvdisasm: cuda::find("nvdisasm", folder),
+        }
+    }
+
+    /// Brings the missing ones into `folder`; warns where that fails.
+    pub fn ensure(folder: &Path, report: &mut dyn Report) -> Result<CudaTools, Error> {
+        let found = CudaTools::look(folder);
+        if found.complete() {
+            return Ok(found);
+        }
+        let _lock = files::lock(&folder.join(".cuda-lock"))?;
+        // Someone else may have brought them while we waited: each looks again.
+        let ptxas = optional(cuda::ensure("ptxas", folder, report), report);
+        let nvdisasm = optional(cuda::ensure("nvdisasm", folder, report), report);
+        Ok(CudaTools { ptxas, nvdisasm })
+    }
+
+    /// Whether none is missing.
+    pub const fn complete(&self) -> bool {
+        self.ptxas.is_some() && self.nvdisasm.is_some()
+    }
 }
 
 /// What is here already; nothing is fetched.
@@ -94,10 +130,8 @@ pub struct Found {
     pub toolchain: Result<Toolchain, Error>,
     /// The source of `core`, if any.
     pub rust_src: Option<RustSrc>,
-    /// The assembler, if any.
-    pub ptxas: Option<CudaTool>,
-    /// The disassembler, if any.
-    pub nvdisasm: Option<CudaTool>,
+    /// NVIDIA's tools, as far as they are here.
+    pub cuda: CudaTools,
 }
 
 /// Looks around without changing anything.
@@ -107,13 +141,10 @@ pub fn look(workspace: &Workspace) -> Found {
         .as_ref()
         .ok()
         .and_then(|found| rust_src::find(workspace, found));
-    let ptxas = cuda::find("ptxas", &workspace.tools());
-    let nvdisasm = cuda::find("nvdisasm", &workspace.tools());
     Found {
         toolchain,
         rust_src,
-        ptxas,
-        nvdisasm,
+        cuda: CudaTools::look(&workspace.tools()),
     }
 }
 
@@ -121,29 +152,19 @@ pub fn look(workspace: &Workspace) -> Found {
 /// of them and fetches nothing. Without ptxas or nvdisasm it still succeeds,
 /// with a warning: PTX can be built, and a driver can compile it.
 pub fn ensure(workspace: &Workspace, report: &mut dyn Report) -> Result<Tools, Error> {
-    let found = look(workspace);
-    let toolchain = found.toolchain?;
-    if let (Some(rust_src), Some(ptxas), Some(nvdisasm)) =
-        (found.rust_src, found.ptxas, found.nvdisasm)
-    {
-        return Ok(Tools {
-            toolchain,
-            rust_src,
-            ptxas: Some(ptxas),
-            nvdisasm: Some(nvdisasm),
-        });
-    }
-    let folder = workspace.tools();
-    let _lock = files::lock(&folder.join(".lock"))?;
-    // Someone else may have brought them while we waited: each step looks again.
-    let rust_src = rust_src::ensure(workspace, &toolchain, report)?;
-    let ptxas = optional(cuda::ensure("ptxas", &folder, report), report);
-    let nvdisasm = optional(cuda::ensure("nvdisasm", &folder, report), report);
+    let toolchain = toolchain(workspace.root())?;
+    let rust_src = match rust_src::find(workspace, &toolchain) {
+        Some(rust_src) => rust_src,
+        None => {
+            let _lock = files::lock(&workspace.tools().join(".lock"))?;
+            rust_src::ensure(workspace, &toolchain, report)?
+        }
+    };
+    let cuda = CudaTools::ensure(&workspace.tools(), report)?;
     Ok(Tools {
         toolchain,
         rust_src,
-        ptxas,
-        nvdisasm,
+        cuda,
     })
 }
 

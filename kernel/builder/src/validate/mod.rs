@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::files::{self, FileError};
 use crate::process::RunError;
 use crate::ptx::{self, Module};
-use crate::setup::{CudaTool, Tools};
+use crate::setup::{CudaTool, CudaTools};
 use budgets::Budgets;
 
 /// Why a file could not be judged at all.
@@ -228,7 +228,7 @@ pub struct Validator<'a> {
 
 impl<'a> Validator<'a> {
     /// Judges with these tools and budgets.
-    pub fn new(tools: &'a Tools, budgets: &'a Budgets) -> Result<Validator<'a>, Error> {
+    pub fn new(tools: &'a CudaTools, budgets: &'a Budgets) -> Result<Validator<'a>, Error> {
         let ptxas = tools
             .ptxas
             .as_ref()

@@ -8,8 +8,8 @@ use crate::ptx::{Entry, Module};
 /// How a collective names its place in the source, inside its asm:
 /// `// @collective kernel/src/role/load.rs:51:9`.
 ///
-/// ` x4` after it: the source unrolls it, up to 4 copies are meant. ` #3` after
-/// it: copy number 3 of a macro, told apart from the others.
+/// ` x4` after it: the source unrolls it, up to 4 copies are meant. ` #3` or
+/// ` #3.left` after it: one copy that a macro made, told apart from its others.
 pub const TAG: &str = "@collective";
 
 /// Violations in one entry. The same kind is reported once, with a count.
@@ -111,7 +111,7 @@ fn copies(tag: &str) -> Option<usize> {
         if let Some(count) = word.strip_prefix('x') {
             meant = count.parse().ok()?;
         } else {
-            word.strip_prefix('#')?.parse::<u32>().ok()?;
+            word.strip_prefix('#').filter(|name| !name.is_empty())?;
         }
     }
     Some(meant)
@@ -133,8 +133,16 @@ mod tests {
         assert_eq!(copies("kernel/src/role/load.rs:51:9"), Some(1));
         assert_eq!(copies("a.rs:51:9 x4"), Some(4));
         assert_eq!(copies("a.rs:51:9 #3"), Some(1));
+        assert_eq!(copies("a.rs:51:9 #3.left"), Some(1));
         assert_eq!(copies("a.rs:51:9 x4 #3"), Some(4));
-        for bad in ["", "a.rs", "a.rs:51", "a.rs:51:9 four", "a.rs:51:9 xx"] {
+        for bad in [
+            "",
+            "a.rs",
+            "a.rs:51",
+            "a.rs:51:9 four",
+            "a.rs:51:9 xx",
+            "a.rs:51:9 #",
+        ] {
             assert_eq!(copies(bad), None, "{bad}");
         }
     }
