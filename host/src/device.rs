@@ -9,9 +9,9 @@ use bytemuck::Pod;
 use cudarc::driver::CudaContext;
 use mok_kernel::arch::Arch;
 
-use crate::backend::cuda::{self, Cuda};
-pub use crate::backend::DeviceLimits;
 use crate::backend::Backend;
+pub use crate::backend::DeviceLimits;
+use crate::backend::cuda::{self, Cuda};
 use crate::error::{Error, Result};
 use crate::kernels::Kernels;
 use crate::memory::Buffer;
@@ -62,17 +62,29 @@ impl Device {
     }
 
     fn with(backend: Arc<dyn Backend>) -> Device {
-        Device { inner: Arc::new(Inner { backend, kernels: OnceLock::new() }) }
+        Device {
+            inner: Arc::new(Inner {
+                backend,
+                kernels: OnceLock::new(),
+            }),
+        }
     }
 
     /// The context as cudarc's object.
     pub fn cudarc_context(&self) -> Result<Arc<CudaContext>> {
-        Ok(self.cuda_backend("Device::cudarc_context")?.context().clone())
+        Ok(self
+            .cuda_backend("Device::cudarc_context")?
+            .context()
+            .clone())
     }
 
     /// The `CUcontext`, for other code.
     pub fn raw_context(&self) -> Result<*mut c_void> {
-        Ok(self.cuda_backend("Device::raw_context")?.context().cu_ctx().cast())
+        Ok(self
+            .cuda_backend("Device::raw_context")?
+            .context()
+            .cu_ctx()
+            .cast())
     }
 
     /// The driver's name for it.

@@ -23,7 +23,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The machine has no CUDA driver library.
-    #[error("no CUDA driver on this machine: libcuda.so was not found (install the NVIDIA driver, or add its folder to LD_LIBRARY_PATH)")]
+    #[error(
+        "no CUDA driver on this machine: libcuda.so was not found (install the NVIDIA driver, or add its folder to LD_LIBRARY_PATH)"
+    )]
     NoDriver,
     /// The driver library lacks a function that this crate calls.
     #[error("the CUDA driver is too old: it has no {symbol} (CUDA 12.0 or later is needed)")]
@@ -54,7 +56,10 @@ pub enum Error {
         count: usize,
     },
     /// No kernels are built for the device's architecture.
-    #[error("no kernels for {device} (compute capability {major}.{minor}): built for {}", arch_names())]
+    #[error(
+        "no kernels for {device} (compute capability {major}.{minor}): built for {}",
+        arch_names()
+    )]
     NoKernels {
         /// The device's name.
         device: String,
@@ -64,7 +69,9 @@ pub enum Error {
         minor: u32,
     },
     /// The crate was built without the kernels of an architecture.
-    #[error("this build of mok carries no kernels for {arch}: build in a clone of the repository, or from a packaged crate whose kernels/ folder has mok_{arch}.ptx")]
+    #[error(
+        "this build of mok carries no kernels for {arch}: build in a clone of the repository, or from a packaged crate whose kernels/ folder has mok_{arch}.ptx"
+    )]
     NotEmbedded {
         /// The architecture's name.
         arch: &'static str,

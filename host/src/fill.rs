@@ -46,7 +46,9 @@ pub fn normal<T: Element>(seed: u64, len: usize, deviation: f32) -> Vec<T> {
     let scale = deviation / (((1u64 << 32) - 1) as f32 / 3.0).sqrt();
     generate(len, |index| {
         let bits = hash(seed, index);
-        let sum: u32 = (0..4).map(|part| (bits >> (16 * part)) as u32 & 0xFFFF).sum();
+        let sum: u32 = (0..4)
+            .map(|part| (bits >> (16 * part)) as u32 & 0xFFFF)
+            .sum();
         T::from_f32((sum as f32 - 2.0 * 65535.0) * scale)
     })
 }
@@ -67,7 +69,11 @@ pub fn integers<T: Element>(seed: u64, len: usize, most: u8) -> Vec<T> {
 }
 
 fn generate<T: Element>(len: usize, value: impl Fn(u64) -> T + Sync) -> Vec<T> {
-    (0..len).into_par_iter().with_min_len(1 << 12).map(|index| value(index as u64)).collect()
+    (0..len)
+        .into_par_iter()
+        .with_min_len(1 << 12)
+        .map(|index| value(index as u64))
+        .collect()
 }
 
 #[cfg(test)]
@@ -88,8 +94,14 @@ mod tests {
     fn integers_reach_both_ends_evenly() {
         let values: Vec<f32> = integers(5, 70_000, 3);
         for expected in -3..=3 {
-            let count = values.iter().filter(|&&value| value == expected as f32).count();
-            assert!((9_000..11_000).contains(&count), "{expected}: {count} times");
+            let count = values
+                .iter()
+                .filter(|&&value| value == expected as f32)
+                .count();
+            assert!(
+                (9_000..11_000).contains(&count),
+                "{expected}: {count} times"
+            );
         }
         assert!(integers::<f32>(5, 100, 0).iter().all(|&value| value == 0.0));
     }

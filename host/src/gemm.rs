@@ -10,8 +10,8 @@
 //! | [`GemmCall::wgrad`] | `D[g, m, n] = sum_r A[r, m] B[r, n]` | `[capacity, M]` | `[capacity, N]` |
 
 use bytemuck::Pod;
-use mok_kernel::gemm::{GemmArgs, ROW_ALIGN, TILE_M, TILE_N, boxes, shared_plan};
 pub use mok_kernel::gemm::{Form, MAX_GROUPS, Sink};
+use mok_kernel::gemm::{GemmArgs, ROW_ALIGN, TILE_M, TILE_N, boxes, shared_plan};
 
 use crate::device::Device;
 use crate::error::Result;
@@ -47,7 +47,12 @@ pub struct Matrix {
 impl Matrix {
     /// A matrix at an address; how much memory is there is the caller's word.
     pub fn new(ptr: DevicePtr) -> Matrix {
-        Matrix { ptr, row_stride: None, group_stride: None, bytes: None }
+        Matrix {
+            ptr,
+            row_stride: None,
+            group_stride: None,
+            bytes: None,
+        }
     }
 
     /// A matrix in a buffer, whose length is checked.
@@ -58,7 +63,10 @@ impl Matrix {
     /// A matrix in a part of a buffer, whose length is checked.
     pub fn in_slice<T: Pod>(slice: &Slice<'_, T>) -> Matrix {
         let bytes = (slice.len() * size_of::<T>()) as u64;
-        Matrix { bytes: Some(bytes), ..Matrix::new(slice.ptr()) }
+        Matrix {
+            bytes: Some(bytes),
+            ..Matrix::new(slice.ptr())
+        }
     }
 
     /// Elements from one row to the next.
@@ -77,7 +85,14 @@ impl Matrix {
     fn place(self, rows: u64, cols: u64, groups: u64) -> Placed {
         let row_stride = self.row_stride.unwrap_or(cols);
         let group_stride = self.group_stride.unwrap_or(rows.saturating_mul(row_stride));
-        Placed { matrix: self, rows, cols, groups, row_stride, group_stride }
+        Placed {
+            matrix: self,
+            rows,
+            cols,
+            groups,
+            row_stride,
+            group_stride,
+        }
     }
 }
 
@@ -138,17 +153,40 @@ pub struct GemmCall {
 impl GemmCall {
     /// `D[r, n] = sum_k A[r, k] B[g, n, k]`: A `[capacity, k]`, B `[groups, n, k]`, D `[capacity, n]`.
     pub fn forward(rows: GroupRows, n: u32, k: u32, a: Matrix, b: Matrix, d: Matrix) -> GemmCall {
-        GemmCall { form: Form::Forward, rows, m: 0, n, k, a, b, d, sink: Sink::Bf16 }
+        GemmCall {
+            form: Form::Forward,
+            rows,
+            m: 0,
+            n,
+            k,
+            a,
+            b,
+            d,
+            sink: Sink::Bf16,
+        }
     }
 
     /// `D[r, n] = sum_k A[r, k] B[g, k, n]`: A `[capacity, k]`, B `[groups, k, n]`, D `[capacity, n]`.
     pub fn dgrad(rows: GroupRows, n: u32, k: u32, a: Matrix, b: Matrix, d: Matrix) -> GemmCall {
-        GemmCall { form: Form::Dgrad, ..GemmCall::forward(rows, n, k, a, b, d) }
+        GemmCall {
+            form: Form::Dgrad,
+            ..GemmCall::forward(rows, n, k, a, b, d)
+        }
     }
 
     /// `D[g, m, n] = sum_r A[r, m] B[r, n]`: A `[capacity, m]`, B `[capacity, n]`, D `[groups, m, n]`.
     pub fn wgrad(rows: GroupRows, m: u32, n: u32, a: Matrix, b: Matrix, d: Matrix) -> GemmCall {
-        GemmCall { form: Form::Wgrad, rows, m, n, k: 0, a, b, d, sink: Sink::Bf16 }
+        GemmCall {
+            form: Form::Wgrad,
+            rows,
+            m,
+            n,
+            k: 0,
+            a,
+            b,
+            d,
+            sink: Sink::Bf16,
+        }
     }
 
     /// Where the product goes; fresh bf16 if never called. Others are for wgrad only.
@@ -163,7 +201,11 @@ impl GemmCall {
     }
 
     fn placed_a(&self) -> Placed {
-        let cols = if self.form == Form::Wgrad { self.m } else { self.k };
+        let cols = if self.form == Form::Wgrad {
+            self.m
+        } else {
+            self.k
+        };
         self.a.place(self.rows.capacity.into(), cols.into(), 1)
     }
 
@@ -178,7 +220,9 @@ impl GemmCall {
 
     fn placed_d(&self) -> Placed {
         match self.form {
-            Form::Wgrad => self.d.place(self.m.into(), self.n.into(), self.rows.groups.into()),
+            Form::Wgrad => self
+                .d
+                .place(self.m.into(), self.n.into(), self.rows.groups.into()),
             _ => self.d.place(self.rows.capacity.into(), self.n.into(), 1),
         }
     }
@@ -223,10 +267,14 @@ impl GemmCall {
                 a.rows_map(&boxes::ROWS_A, stand_in),
                 b.groups_map(&boxes::FORWARD_B),
             ],
-            Form::Dgrad => [a.rows_map(&boxes::ROWS_A, stand_in), b.groups_map(&boxes::DGRAD_B)],
-            Form::Wgrad => {
-                [a.rows_map(&boxes::WGRAD, stand_in), b.rows_map(&boxes::WGRAD, stand_in)]
-            }
+            Form::Dgrad => [
+                a.rows_map(&boxes::ROWS_A, stand_in),
+                b.groups_map(&boxes::DGRAD_B),
+            ],
+            Form::Wgrad => [
+                a.rows_map(&boxes::WGRAD, stand_in),
+                b.rows_map(&boxes::WGRAD, stand_in),
+            ],
         }
     }
 
@@ -264,13 +312,23 @@ impl Placed {
             0 => (stand_in, 1),
             rows => (self.matrix.ptr, rows),
         };
-        self.map(&[self.cols, rows], &[self.row_stride.saturating_mul(2)], tile, base)
+        self.map(
+            &[self.cols, rows],
+            &[self.row_stride.saturating_mul(2)],
+            tile,
+            base,
+        )
     }
 
     /// `(cols, rows, groups)`.
     fn groups_map(&self, tile: &[u32; 3]) -> TensorMapSpec {
         let strides = [self.row_stride, self.group_stride].map(|stride| stride.saturating_mul(2));
-        self.map(&[self.cols, self.rows, self.groups], &strides, tile, self.matrix.ptr)
+        self.map(
+            &[self.cols, self.rows, self.groups],
+            &strides,
+            tile,
+            self.matrix.ptr,
+        )
     }
 }
 
@@ -294,7 +352,9 @@ pub struct OverflowWord {
 impl OverflowWord {
     /// A word that tells of nothing yet.
     pub fn new(device: &Device) -> Result<OverflowWord> {
-        Ok(OverflowWord { word: device.buffer_zeroed(1)? })
+        Ok(OverflowWord {
+            word: device.buffer_zeroed(1)?,
+        })
     }
 
     /// Its address.
@@ -312,7 +372,11 @@ impl OverflowWord {
     pub fn check(&self, rows: &GroupRows) -> Result<()> {
         match self.needed()? {
             None => Ok(()),
-            Some(needed) => Err(GemmError::Overflow { needed, capacity: rows.capacity }.into()),
+            Some(needed) => Err(GemmError::Overflow {
+                needed,
+                capacity: rows.capacity,
+            }
+            .into()),
         }
     }
 
@@ -357,14 +421,22 @@ impl GroupedGemm {
     pub fn new(device: &Device) -> Result<GroupedGemm> {
         let kernels = device.kernels()?;
         let kernels = Form::ALL.map(|form| kernels.gemm(form).clone());
-        Ok(GroupedGemm { device: device.clone(), kernels, sms: device.sm_count() })
+        Ok(GroupedGemm {
+            device: device.clone(),
+            kernels,
+            sms: device.sm_count(),
+        })
     }
 
     /// The entries of another build of the kernels.
     pub fn from_module(device: &Device, module: &Module) -> Result<GroupedGemm> {
         let [forward, dgrad, wgrad] = Form::ALL.map(|form| module.kernel(form.spec()));
         let kernels = [forward?, dgrad?, wgrad?];
-        Ok(GroupedGemm { device: device.clone(), kernels, sms: device.sm_count() })
+        Ok(GroupedGemm {
+            device: device.clone(),
+            kernels,
+            sms: device.sm_count(),
+        })
     }
 
     /// At most this many blocks; results don't depend on it.
@@ -394,13 +466,18 @@ impl GroupedGemm {
             .launch()
             .grid([grid, 1, 1])
             .shared(shared_plan(call.rows.groups).bytes);
-        let launch = launch.map(&self.device.tensor_map(&a)?).map(&self.device.tensor_map(&b)?);
+        let launch = launch
+            .map(&self.device.tensor_map(&a)?)
+            .map(&self.device.tensor_map(&b)?);
         // SAFETY: the arguments are the entry's, and their memory is by this function's contract.
         unsafe { launch.arg(&call.args()).enqueue(stream) }
     }
 }
 
-const _: () = assert!(ROW_ALIGN.is_multiple_of(TILE_M), "tiles of rows would straddle groups");
+const _: () = assert!(
+    ROW_ALIGN.is_multiple_of(TILE_M),
+    "tiles of rows would straddle groups"
+);
 
 #[cfg(test)]
 mod tests;

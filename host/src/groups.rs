@@ -29,7 +29,9 @@ pub struct Groups {
 #[non_exhaustive]
 pub enum GroupsError {
     /// The rows do not fit 32 bits.
-    #[error("groups: the rows up to group {group}, each group rounded up to {ROW_ALIGN}, are over 2^32 - 1")]
+    #[error(
+        "groups: the rows up to group {group}, each group rounded up to {ROW_ALIGN}, are over 2^32 - 1"
+    )]
     TooManyRows {
         /// The group that does not fit.
         group: usize,
@@ -48,7 +50,11 @@ impl Groups {
                 .and_then(|padded| next.checked_add(padded))
                 .ok_or(GroupsError::TooManyRows { group })?;
         }
-        Ok(Groups { sizes: sizes.to_vec(), starts, capacity: next })
+        Ok(Groups {
+            sizes: sizes.to_vec(),
+            starts,
+            capacity: next,
+        })
     }
 
     /// Rows of each group.
@@ -92,7 +98,10 @@ impl Groups {
     /// The group that a row belongs to; `None` for padding.
     pub fn group_of(&self, row: usize) -> Option<usize> {
         // Empty groups share their start with the next one, so look from the last start on.
-        let group = self.starts.partition_point(|&start| start as usize <= row).checked_sub(1)?;
+        let group = self
+            .starts
+            .partition_point(|&start| start as usize <= row)
+            .checked_sub(1)?;
         self.rows_of(group).contains(&row).then_some(group)
     }
 
@@ -135,7 +144,13 @@ mod tests {
     fn rows_over_32_bits_are_an_error() {
         let limit = u32::MAX / ROW_ALIGN * ROW_ALIGN;
         assert_eq!(Groups::new(&[limit]).unwrap().capacity(), limit);
-        assert_eq!(Groups::new(&[limit + 1]), Err(GroupsError::TooManyRows { group: 0 }));
-        assert_eq!(Groups::new(&[limit, 0, 1]), Err(GroupsError::TooManyRows { group: 2 }));
+        assert_eq!(
+            Groups::new(&[limit + 1]),
+            Err(GroupsError::TooManyRows { group: 0 })
+        );
+        assert_eq!(
+            Groups::new(&[limit, 0, 1]),
+            Err(GroupsError::TooManyRows { group: 2 })
+        );
     }
 }

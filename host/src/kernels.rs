@@ -49,7 +49,10 @@ impl Kernels {
         let code = embedded(arch).ok_or(Error::NotEmbedded { arch: arch.name() })?;
         let module = Module::load(device, code.cubin, Some(code.ptx))?;
         let [forward, dgrad, wgrad] = Form::ALL.map(|form| module.kernel(form.spec()));
-        Ok(Kernels { gemm: [forward?, dgrad?, wgrad?], module })
+        Ok(Kernels {
+            gemm: [forward?, dgrad?, wgrad?],
+            module,
+        })
     }
 
     /// Whether cubins or PTX were loaded.

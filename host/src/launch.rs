@@ -110,11 +110,20 @@ impl KernelSpec {
         }
         let limit = limits.max_shared.saturating_sub(static_shared);
         if self.max_shared > limit {
-            return Err(LaunchError::Shared { entry: entry(), bytes: self.max_shared, limit, of: "device" });
+            return Err(LaunchError::Shared {
+                entry: entry(),
+                bytes: self.max_shared,
+                limit,
+                of: "device",
+            });
         }
         let bytes: usize = self.params.iter().map(|param| param.size() as usize).sum();
         if bytes > MAX_PARAM_BYTES {
-            return Err(LaunchError::ParamBytes { entry: entry(), bytes, limit: MAX_PARAM_BYTES });
+            return Err(LaunchError::ParamBytes {
+                entry: entry(),
+                bytes,
+                limit: MAX_PARAM_BYTES,
+            });
         }
         let Some(params) = params else { return Ok(()) };
         if params.len() != self.params.len() {
@@ -126,7 +135,12 @@ impl KernelSpec {
         }
         for (index, (spec, &code)) in self.params.iter().zip(params).enumerate() {
             if spec.size() != code {
-                return Err(LaunchError::CodeParam { entry: entry(), index, spec: spec.size(), code });
+                return Err(LaunchError::CodeParam {
+                    entry: entry(),
+                    index,
+                    spec: spec.size(),
+                    code,
+                });
             }
         }
         Ok(())
@@ -313,7 +327,11 @@ struct Request {
 
 impl<'k> Launch<'k> {
     pub(crate) fn new(kernel: &'k Kernel) -> Launch<'k> {
-        Launch { kernel, request: Request::default(), chunks: Vec::new() }
+        Launch {
+            kernel,
+            request: Request::default(),
+            chunks: Vec::new(),
+        }
     }
 
     /// Blocks along x, y and z.
@@ -411,12 +429,23 @@ impl Request {
         let entry = || spec.entry.clone();
         let threads = self.threads.unwrap_or(spec.threads);
         if threads != spec.threads {
-            return Err(LaunchError::Threads { entry: entry(), threads, spec: spec.threads });
+            return Err(LaunchError::Threads {
+                entry: entry(),
+                threads,
+                spec: spec.threads,
+            });
         }
-        let grid = self.grid.ok_or_else(|| LaunchError::NoGrid { entry: entry() })?;
+        let grid = self
+            .grid
+            .ok_or_else(|| LaunchError::NoGrid { entry: entry() })?;
         for ((dim, value), limit) in ['x', 'y', 'z'].into_iter().zip(grid).zip(limits.max_grid) {
             if value == 0 || value > limit {
-                return Err(LaunchError::Grid { entry: entry(), dim, value, limit });
+                return Err(LaunchError::Grid {
+                    entry: entry(),
+                    dim,
+                    value,
+                    limit,
+                });
             }
         }
         if !grid[0].is_multiple_of(spec.cluster.max(1)) {
@@ -428,10 +457,20 @@ impl Request {
         }
         let bytes = self.shared;
         if bytes > spec.max_shared {
-            return Err(LaunchError::Shared { entry: entry(), bytes, limit: spec.max_shared, of: "spec" });
+            return Err(LaunchError::Shared {
+                entry: entry(),
+                bytes,
+                limit: spec.max_shared,
+                of: "spec",
+            });
         }
         if bytes > limits.max_shared {
-            return Err(LaunchError::Shared { entry: entry(), bytes, limit: limits.max_shared, of: "device" });
+            return Err(LaunchError::Shared {
+                entry: entry(),
+                bytes,
+                limit: limits.max_shared,
+                of: "device",
+            });
         }
         if self.args.len() != spec.params.len() {
             return Err(LaunchError::Arity {
@@ -442,7 +481,12 @@ impl Request {
         }
         for (index, (&given, &spec)) in self.args.iter().zip(&spec.params).enumerate() {
             if given != spec {
-                return Err(LaunchError::Argument { entry: entry(), index, given, spec });
+                return Err(LaunchError::Argument {
+                    entry: entry(),
+                    index,
+                    given,
+                    spec,
+                });
             }
         }
         Ok(())

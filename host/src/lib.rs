@@ -42,6 +42,6 @@ pub use device::{Device, DeviceLimits, Memory};
 pub use error::{Error, Result};
 pub use groups::{Groups, GroupsError};
 pub use memory::{Buffer, DevicePtr, Slice, SliceMut};
-pub use mok_kernel::arch::Arch;
 pub use module::{Image, Kernel, Module};
+pub use mok_kernel::arch::Arch;
 pub use stream::{Event, Stream};

@@ -81,12 +81,22 @@ impl<T: Pod> Buffer<T> {
         let bytes = len
             .checked_mul(size_of::<T>())
             .filter(|&bytes| bytes <= limit)
-            .ok_or(Error::TooLarge { what: "buffer", len, size: size_of::<T>(), limit })?;
+            .ok_or(Error::TooLarge {
+                what: "buffer",
+                len,
+                size: size_of::<T>(),
+                limit,
+            })?;
         let ptr = match bytes {
             0 => DevicePtr::NULL,
             _ => DevicePtr(backend.alloc(bytes)?),
         };
-        Ok(Buffer { backend: backend.clone(), ptr, len, values: PhantomData })
+        Ok(Buffer {
+            backend: backend.clone(),
+            ptr,
+            len,
+            values: PhantomData,
+        })
     }
 
     /// Values.
@@ -111,12 +121,24 @@ impl<T: Pod> Buffer<T> {
 
     /// All of it.
     pub fn view(&self) -> Slice<'_, T> {
-        Slice { backend: &self.backend, ptr: self.ptr, len: self.len, values: PhantomData }
+        Slice {
+            backend: &self.backend,
+            ptr: self.ptr,
+            len: self.len,
+            values: PhantomData,
+        }
     }
 
     /// All of it, to write to.
     pub fn view_mut(&mut self) -> SliceMut<'_, T> {
-        SliceMut { view: Slice { backend: &self.backend, ptr: self.ptr, len: self.len, values: PhantomData } }
+        SliceMut {
+            view: Slice {
+                backend: &self.backend,
+                ptr: self.ptr,
+                len: self.len,
+                values: PhantomData,
+            },
+        }
     }
 
     /// A part.
@@ -167,7 +189,12 @@ impl<T: Pod> Buffer<T> {
     /// `ptr` was allocated in the device's context by [`Buffer`] or `cuMemAlloc`, holds at
     /// least `len` values, is aligned for them, and nothing else frees it.
     pub unsafe fn from_raw(device: &crate::Device, ptr: DevicePtr, len: usize) -> Buffer<T> {
-        Buffer { backend: device.backend().clone(), ptr, len, values: PhantomData }
+        Buffer {
+            backend: device.backend().clone(),
+            ptr,
+            len,
+            values: PhantomData,
+        }
     }
 }
 
@@ -244,7 +271,11 @@ impl<'a, T: Pod> Slice<'a, T> {
         }
         // In range of an allocation, so neither the product nor the sum overflows.
         let ptr = DevicePtr(self.ptr.0 + (start * size_of::<T>()) as u64);
-        Ok(Slice { ptr, len: end - start, ..self })
+        Ok(Slice {
+            ptr,
+            len: end - start,
+            ..self
+        })
     }
 
     /// The values, after all work on the device.
@@ -286,7 +317,11 @@ impl<'a, T: Pod> Slice<'a, T> {
     fn check_len(&self, call: &'static str, host: usize) -> Result<()> {
         match host == self.len {
             true => Ok(()),
-            false => Err(Error::Length { call, host, device: self.len }),
+            false => Err(Error::Length {
+                call,
+                host,
+                device: self.len,
+            }),
         }
     }
 
@@ -302,7 +337,8 @@ impl<'a, T: Pod> Slice<'a, T> {
             0 => Ok(()),
             // SAFETY: the lengths agree, and the rest is this function's contract.
             bytes => unsafe {
-                self.backend.copy_out(to.as_mut_ptr().cast(), self.ptr.0, bytes, stream)
+                self.backend
+                    .copy_out(to.as_mut_ptr().cast(), self.ptr.0, bytes, stream)
             },
         }
     }
@@ -313,7 +349,10 @@ impl<'a, T: Pod> Slice<'a, T> {
         match size_of_val(from) {
             0 => Ok(()),
             // SAFETY: the lengths agree, and the rest is this function's contract.
-            bytes => unsafe { self.backend.copy_in(self.ptr.0, from.as_ptr().cast(), bytes, stream) },
+            bytes => unsafe {
+                self.backend
+                    .copy_in(self.ptr.0, from.as_ptr().cast(), bytes, stream)
+            },
         }
     }
 }
@@ -379,14 +418,19 @@ impl<'a, T: Pod> SliceMut<'a, T> {
         self.view.check_len("copy_from_device", from.len)?;
         stream.check(self.view.backend, "copy_from_device")?;
         if from.backend.identity() != self.view.backend.identity() {
-            return Err(Error::OtherDevice { call: "copy_from_device", what: "source" });
+            return Err(Error::OtherDevice {
+                call: "copy_from_device",
+                what: "source",
+            });
         }
         match self.view.len * size_of::<T>() {
             0 => Ok(()),
             // SAFETY: both ranges are live (freeing waits for the stream) and of equal length;
             // they are distinct, since this one is borrowed mutably.
             bytes => unsafe {
-                self.view.backend.copy_within(self.view.ptr.0, from.ptr.0, bytes, stream.handle())
+                self.view
+                    .backend
+                    .copy_within(self.view.ptr.0, from.ptr.0, bytes, stream.handle())
             },
         }
     }

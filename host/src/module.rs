@@ -65,7 +65,9 @@ impl Module {
             reason: format!("a NUL character at byte {}", error.nul_position()),
         })?;
         if !ptx.contains(".version") {
-            return Err(Error::BadPtx { reason: "it has no .version directive".into() });
+            return Err(Error::BadPtx {
+                reason: "it has no .version directive".into(),
+            });
         }
         let backend = device.backend();
         let handle = backend.module_load(Code::Ptx(&text))?;
@@ -91,7 +93,14 @@ impl Module {
         image: Image,
         cubin_error: Option<Error>,
     ) -> Module {
-        Module { inner: Arc::new(ModuleInner { backend: backend.clone(), handle, image, cubin_error }) }
+        Module {
+            inner: Arc::new(ModuleInner {
+                backend: backend.clone(),
+                handle,
+                image,
+                cubin_error,
+            }),
+        }
     }
 
     /// What it was loaded from.
@@ -109,12 +118,15 @@ impl Module {
     /// compared with the spec where the driver can tell them.
     pub fn kernel(&self, spec: impl Into<KernelSpec>) -> Result<Kernel> {
         let spec = spec.into();
-        let missing = || Error::NoEntry { entry: spec.entry.clone() };
+        let missing = || Error::NoEntry {
+            entry: spec.entry.clone(),
+        };
         // A name with a NUL in it is no entry's.
         let name = CString::new(spec.entry.as_str()).map_err(|_| missing())?;
         let backend = &self.inner.backend;
         // SAFETY: the module lives.
-        let function = unsafe { backend.function(self.inner.handle, &name) }?.ok_or_else(missing)?;
+        let function =
+            unsafe { backend.function(self.inner.handle, &name) }?.ok_or_else(missing)?;
         spec.check(
             &backend.info().limits,
             function.max_threads,
@@ -123,13 +135,19 @@ impl Module {
         )?;
         // SAFETY: the function was just found.
         unsafe { backend.function_limits(function.handle, spec.max_shared, spec.cluster) }?;
-        Ok(Kernel { module: self.clone(), function, spec: Arc::new(spec) })
+        Ok(Kernel {
+            module: self.clone(),
+            function,
+            spec: Arc::new(spec),
+        })
     }
 }
 
 impl fmt::Debug for Module {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Module").field("image", &self.inner.image).finish_non_exhaustive()
+        f.debug_struct("Module")
+            .field("image", &self.inner.image)
+            .finish_non_exhaustive()
     }
 }
 
@@ -178,7 +196,9 @@ impl Kernel {
 
 impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kernel").field("spec", &self.spec).finish_non_exhaustive()
+        f.debug_struct("Kernel")
+            .field("spec", &self.spec)
+            .finish_non_exhaustive()
     }
 }
 
@@ -188,10 +208,18 @@ fn check_cubin(bytes: &[u8]) -> Result<()> {
     let bad = |reason: String| Err(Error::BadCubin { reason });
     let field = |at: usize, size: usize| -> Option<u64> {
         let bytes = bytes.get(at..at.checked_add(size)?)?;
-        Some(bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
+        Some(
+            bytes
+                .iter()
+                .rev()
+                .fold(0, |value, &byte| value << 8 | u64::from(byte)),
+        )
     };
     if bytes.len() < 64 {
-        return bad(format!("{} bytes are less than an ELF header's 64", bytes.len()));
+        return bad(format!(
+            "{} bytes are less than an ELF header's 64",
+            bytes.len()
+        ));
     }
     if bytes[..6] != *b"\x7fELF\x02\x01" {
         return bad("it does not start as a 64-bit little-endian ELF file".into());
@@ -210,9 +238,15 @@ fn check_cubin(bytes: &[u8]) -> Result<()> {
                 .checked_mul(size)
                 .and_then(|bytes| bytes.checked_add(start))
                 .and_then(|at| usize::try_from(at).ok())
-                .filter(|&at| at.checked_add(size as usize).is_some_and(|end| end <= bytes.len()));
+                .filter(|&at| {
+                    at.checked_add(size as usize)
+                        .is_some_and(|end| end <= bytes.len())
+                });
             let Some(header) = header else {
-                return bad(format!("its header table at byte {start} reaches past its {} bytes", bytes.len()));
+                return bad(format!(
+                    "its header table at byte {start} reaches past its {} bytes",
+                    bytes.len()
+                ));
             };
             // Sections without bits in the file (SHT_NOBITS) only reserve memory.
             const NO_BITS: u64 = 8;
@@ -220,9 +254,14 @@ fn check_cubin(bytes: &[u8]) -> Result<()> {
                 continue;
             }
             let end = at.map(|at| field(header + at, 8));
-            let end = end[0].zip(end[1]).and_then(|(offset, size)| offset.checked_add(size));
+            let end = end[0]
+                .zip(end[1])
+                .and_then(|(offset, size)| offset.checked_add(size));
             if end.is_none_or(|end| end > bytes.len() as u64) {
-                return bad(format!("part {entry} reaches past its {} bytes", bytes.len()));
+                return bad(format!(
+                    "part {entry} reaches past its {} bytes",
+                    bytes.len()
+                ));
             }
         }
     }

@@ -78,7 +78,11 @@ pub struct Operand<'a> {
 impl<'a> Operand<'a> {
     /// A packed matrix, or one for each group.
     pub fn new(values: &'a [bf16]) -> Operand<'a> {
-        Operand { values, row_stride: None, group_stride: None }
+        Operand {
+            values,
+            row_stride: None,
+            group_stride: None,
+        }
     }
 
     /// Elements from one row to the next.
@@ -112,10 +116,18 @@ impl<'a> Operand<'a> {
                 .and_then(|(row, group)| row.checked_add(group)?.checked_add(cols))
                 .ok_or(overflow)?;
             if needed > self.values.len() {
-                return Err(OracleError::Length { what, len: self.values.len(), needed });
+                return Err(OracleError::Length {
+                    what,
+                    len: self.values.len(),
+                    needed,
+                });
             }
         }
-        Ok(Placed { values: self.values, row_stride, group_stride })
+        Ok(Placed {
+            values: self.values,
+            row_stride,
+            group_stride,
+        })
     }
 }
 
@@ -154,7 +166,15 @@ impl<'a> Problem<'a> {
     ) -> Result<Problem<'a>, OracleError> {
         let a = a.place("A", groups.capacity() as usize, k, 1)?;
         let b = b.place("B", n, k, groups.len())?;
-        Ok(Problem { form: Form::Forward, groups, m: 0, n, k, a, b })
+        Ok(Problem {
+            form: Form::Forward,
+            groups,
+            m: 0,
+            n,
+            k,
+            a,
+            b,
+        })
     }
 
     /// `D[r, n] = sum_k A[r, k] B[g, k, n]`.
@@ -167,7 +187,15 @@ impl<'a> Problem<'a> {
     ) -> Result<Problem<'a>, OracleError> {
         let a = a.place("A", groups.capacity() as usize, k, 1)?;
         let b = b.place("B", k, n, groups.len())?;
-        Ok(Problem { form: Form::Dgrad, groups, m: 0, n, k, a, b })
+        Ok(Problem {
+            form: Form::Dgrad,
+            groups,
+            m: 0,
+            n,
+            k,
+            a,
+            b,
+        })
     }
 
     /// `D[g, m, n] = sum_r A[r, m] B[r, n]` over the group's rows.
@@ -181,15 +209,28 @@ impl<'a> Problem<'a> {
         let rows = groups.capacity() as usize;
         let a = a.place("A", rows, m, 1)?;
         let b = b.place("B", rows, n, 1)?;
-        groups.len().checked_mul(m).ok_or(OracleError::Extent { what: "D" })?;
-        Ok(Problem { form: Form::Wgrad, groups, m, n, k: 0, a, b })
+        groups
+            .len()
+            .checked_mul(m)
+            .ok_or(OracleError::Extent { what: "D" })?;
+        Ok(Problem {
+            form: Form::Wgrad,
+            groups,
+            m,
+            n,
+            k: 0,
+            a,
+            b,
+        })
     }
 
     /// Every row of D that a product goes to; not the padding.
     pub fn all_rows(&self) -> Vec<usize> {
         match self.form {
             Form::Wgrad => (0..self.groups.len() * self.m).collect(),
-            _ => (0..self.groups.len()).flat_map(|group| self.groups.rows_of(group)).collect(),
+            _ => (0..self.groups.len())
+                .flat_map(|group| self.groups.rows_of(group))
+                .collect(),
         }
     }
 
@@ -216,7 +257,11 @@ impl<'a> Problem<'a> {
     /// The sums of these rows, in f64. Rows out of order, or given twice, stay as they are.
     pub fn sums(&self, rows: &[usize]) -> Result<Sums, OracleError> {
         let values = product::sums(self, rows)?;
-        Ok(Sums { rows: rows.to_vec(), cols: self.n, values })
+        Ok(Sums {
+            rows: rows.to_vec(),
+            cols: self.n,
+            values,
+        })
     }
 
     fn group_of(&self, row: usize) -> Result<usize, OracleError> {
@@ -278,7 +323,11 @@ impl Sums {
             })?;
             values.extend(sums.iter().zip(old).map(|(&sum, &old)| value(sum, old)));
         }
-        Ok(Reference { rows: self.rows.clone(), cols, values })
+        Ok(Reference {
+            rows: self.rows.clone(),
+            cols,
+            values,
+        })
     }
 }
 
@@ -294,7 +343,10 @@ impl Reference {
     /// The rows and their values.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &[f64])> {
         // Rows without columns have no chunks; they have nothing to say either.
-        self.rows.iter().copied().zip(self.values.chunks_exact(self.cols.max(1)))
+        self.rows
+            .iter()
+            .copied()
+            .zip(self.values.chunks_exact(self.cols.max(1)))
     }
 
     /// Columns.

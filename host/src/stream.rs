@@ -54,7 +54,13 @@ impl Drop for StreamInner {
 
 impl Stream {
     fn with(backend: &Arc<dyn Backend>, handle: Handle, owner: Owner) -> Stream {
-        Stream { inner: Arc::new(StreamInner { backend: backend.clone(), handle, owner }) }
+        Stream {
+            inner: Arc::new(StreamInner {
+                backend: backend.clone(),
+                handle,
+                owner,
+            }),
+        }
     }
 
     pub(crate) fn create(backend: &Arc<dyn Backend>) -> Result<Stream> {
@@ -78,10 +84,17 @@ impl Stream {
     pub fn from_cudarc(device: &Device, stream: Arc<CudaStream>) -> Result<Stream> {
         let cuda = device.cuda_backend("Stream::from_cudarc")?;
         if !cuda.owns(&stream) {
-            return Err(Error::OtherDevice { call: "Stream::from_cudarc", what: "stream" });
+            return Err(Error::OtherDevice {
+                call: "Stream::from_cudarc",
+                what: "stream",
+            });
         }
         let handle = stream.cu_stream().addr();
-        Ok(Stream::with(device.backend(), handle, Owner::Kept { _keep: stream }))
+        Ok(Stream::with(
+            device.backend(),
+            handle,
+            Owner::Kept { _keep: stream },
+        ))
     }
 
     /// The `CUstream`, for other code; null for the default stream.
@@ -99,7 +112,11 @@ impl Stream {
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.check(&event.backend, "Stream::wait")?;
         // SAFETY: both live.
-        unsafe { self.inner.backend.stream_wait(self.inner.handle, event.handle) }
+        unsafe {
+            self.inner
+                .backend
+                .stream_wait(self.inner.handle, event.handle)
+        }
     }
 
     pub(crate) fn handle(&self) -> Handle {
@@ -110,7 +127,10 @@ impl Stream {
     pub(crate) fn check(&self, backend: &Arc<dyn Backend>, call: &'static str) -> Result<()> {
         match self.inner.backend.identity() == backend.identity() {
             true => Ok(()),
-            false => Err(Error::OtherDevice { call, what: "stream" }),
+            false => Err(Error::OtherDevice {
+                call,
+                what: "stream",
+            }),
         }
     }
 }
@@ -140,7 +160,10 @@ pub struct Event {
 
 impl Event {
     pub(crate) fn create(backend: &Arc<dyn Backend>) -> Result<Event> {
-        Ok(Event { backend: backend.clone(), handle: backend.event_create()? })
+        Ok(Event {
+            backend: backend.clone(),
+            handle: backend.event_create()?,
+        })
     }
 
     /// Marks the end of the stream's present work.
@@ -165,7 +188,10 @@ impl Event {
     /// Milliseconds from this event to a later one, after waiting for that one.
     pub fn elapsed_ms(&self, later: &Event) -> Result<f32> {
         if later.backend.identity() != self.backend.identity() {
-            return Err(Error::OtherDevice { call: "Event::elapsed_ms", what: "event" });
+            return Err(Error::OtherDevice {
+                call: "Event::elapsed_ms",
+                what: "event",
+            });
         }
         later.synchronize()?;
         // SAFETY: both live.

@@ -347,10 +347,9 @@ impl TensorMapSpec {
     /// [`TensorMapSpec::check`] rejects.
     pub fn strides(&self) -> Vec<u64> {
         self.strides.clone().unwrap_or_else(|| {
-            let mut bytes = self
-                .dims
-                .first()
-                .map_or(0, |&inner| inner.saturating_mul(self.data_type.bits().into()) / 8);
+            let mut bytes = self.dims.first().map_or(0, |&inner| {
+                inner.saturating_mul(self.data_type.bits().into()) / 8
+            });
             let mut strides = Vec::with_capacity(self.dims.len().saturating_sub(1));
             for &dim in self.dims.iter().skip(1) {
                 strides.push(bytes);
@@ -362,7 +361,9 @@ impl TensorMapSpec {
 
     /// Steps between the elements that are loaded.
     pub fn element_strides(&self) -> Vec<u32> {
-        self.element_strides.clone().unwrap_or_else(|| vec![1; self.dims.len()])
+        self.element_strides
+            .clone()
+            .unwrap_or_else(|| vec![1; self.dims.len()])
     }
 
     /// Checks every limit.
@@ -383,7 +384,12 @@ impl TensorMapSpec {
             ("element strides", element_strides.len(), rank),
         ] {
             if len != needed {
-                return Err(E::Count { what, len, rank, needed });
+                return Err(E::Count {
+                    what,
+                    len,
+                    rank,
+                    needed,
+                });
             }
         }
         self.check_memory(&strides)?;
@@ -394,7 +400,9 @@ impl TensorMapSpec {
             }
         }
         if self.fill == OutOfBounds::Nan && !self.data_type.is_float() {
-            return Err(E::NanFill { data_type: self.data_type });
+            return Err(E::NanFill {
+                data_type: self.data_type,
+            });
         }
         Ok(())
     }
@@ -423,16 +431,26 @@ impl TensorMapSpec {
         };
         let value = self.dims[0];
         if !value.is_multiple_of(multiple) {
-            return Err(E::PackedDim { value, data_type: self.data_type, multiple });
+            return Err(E::PackedDim {
+                value,
+                data_type: self.data_type,
+                multiple,
+            });
         }
-        let mut extent = value.saturating_mul(self.data_type.bits().into()).div_ceil(8);
+        let mut extent = value
+            .saturating_mul(self.data_type.bits().into())
+            .div_ceil(8);
         for (index, &value) in strides.iter().enumerate() {
             let dim = index + 1;
             if value == u64::MAX {
                 return Err(E::StrideOverflow { dim });
             }
             if !value.is_multiple_of(align) {
-                return Err(E::StrideAlign { dim, value, multiple: align });
+                return Err(E::StrideAlign {
+                    dim,
+                    value,
+                    multiple: align,
+                });
             }
             if value >= 1 << 40 {
                 return Err(E::StrideSize { dim, value });
@@ -442,7 +460,10 @@ impl TensorMapSpec {
                 .and_then(|bytes| bytes.checked_add(extent))
                 .ok_or(E::AddressOverflow)?;
         }
-        address.checked_add(extent).map(drop).ok_or(E::AddressOverflow)
+        address
+            .checked_add(extent)
+            .map(drop)
+            .ok_or(E::AddressOverflow)
     }
 
     /// Box, swizzle and interleave.
@@ -456,10 +477,16 @@ impl TensorMapSpec {
         }
         if data_type.is_padded() {
             if self.tile[0] != 128 {
-                return Err(E::PackedBox { value: self.tile[0], data_type });
+                return Err(E::PackedBox {
+                    value: self.tile[0],
+                    data_type,
+                });
             }
             if !matches!(swizzle, Swizzle::None | Swizzle::B128) {
-                return Err(E::SwizzleWith { swizzle, with: "a type padded to 16 bytes" });
+                return Err(E::SwizzleWith {
+                    swizzle,
+                    with: "a type padded to 16 bytes",
+                });
             }
         }
         match self.interleave {
@@ -470,13 +497,20 @@ impl TensorMapSpec {
                     return Err(E::BoxRow { bytes });
                 }
                 match swizzle.span() {
-                    Some(span) if bytes > span => Err(E::SwizzleSpan { bytes, swizzle, span }),
+                    Some(span) if bytes > span => Err(E::SwizzleSpan {
+                        bytes,
+                        swizzle,
+                        span,
+                    }),
                     _ => Ok(()),
                 }
             }
             Interleave::B16 => Ok(()),
             Interleave::B32 if swizzle == Swizzle::B32 => Ok(()),
-            Interleave::B32 => Err(E::SwizzleWith { swizzle, with: "interleave B32" }),
+            Interleave::B32 => Err(E::SwizzleWith {
+                swizzle,
+                with: "interleave B32",
+            }),
         }
     }
 }

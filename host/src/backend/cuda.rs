@@ -28,7 +28,9 @@ pub(crate) struct Cuda {
 
 impl std::fmt::Debug for Cuda {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cuda").field("info", &self.info).finish_non_exhaustive()
+        f.debug_struct("Cuda")
+            .field("info", &self.info)
+            .finish_non_exhaustive()
     }
 }
 
@@ -37,7 +39,10 @@ pub(crate) fn device_count() -> Result<usize> {
     let driver = Driver::get()?;
     let mut count = 0;
     // SAFETY: the driver writes one int.
-    driver.check(unsafe { (driver.device_count)(&mut count) }, "cuDeviceGetCount")?;
+    driver.check(
+        unsafe { (driver.device_count)(&mut count) },
+        "cuDeviceGetCount",
+    )?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
@@ -52,7 +57,9 @@ impl Cuda {
         let context = CudaContext::new(ordinal).map_err(|DriverError(code)| {
             // The table makes the error, so that it names the number as every other error does.
             driver
-                .check_with(code as u32, "cuDevicePrimaryCtxRetain", || format!("device {ordinal}"))
+                .check_with(code as u32, "cuDevicePrimaryCtxRetain", || {
+                    format!("device {ordinal}")
+                })
                 .err()
                 .unwrap_or(Error::NoSuchDevice { ordinal, count })
         })?;
@@ -65,7 +72,8 @@ impl Cuda {
         let device = context.cu_device();
         let mut name = [0u8; 256];
         // SAFETY: the driver writes at most the given length, with a NUL.
-        let code = unsafe { (driver.device_name)(name.as_mut_ptr().cast(), name.len() as c_int, device) };
+        let code =
+            unsafe { (driver.device_name)(name.as_mut_ptr().cast(), name.len() as c_int, device) };
         driver.check(code, "cuDeviceGetName")?;
         let name = CStr::from_bytes_until_nul(&name)
             .map(|name| name.to_string_lossy().into_owned())
@@ -84,7 +92,9 @@ impl Cuda {
         let limits = DeviceLimits {
             sm_count: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             max_threads: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
-            max_shared: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            max_shared: attribute(
+                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+            )?,
             max_grid: [
                 attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
                 attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?,
@@ -94,7 +104,10 @@ impl Cuda {
         };
         let mut version = 0;
         // SAFETY: the driver writes one int.
-        driver.check(unsafe { (driver.driver_version)(&mut version) }, "cuDriverGetVersion")?;
+        driver.check(
+            unsafe { (driver.driver_version)(&mut version) },
+            "cuDriverGetVersion",
+        )?;
         let info = DeviceInfo {
             name,
             ordinal: context.ordinal(),
@@ -102,7 +115,11 @@ impl Cuda {
             limits,
             driver_version: u32::try_from(version).unwrap_or(0),
         };
-        Ok(Cuda { driver, context, info })
+        Ok(Cuda {
+            driver,
+            context,
+            info,
+        })
     }
 
     pub(crate) fn context(&self) -> &Arc<CudaContext> {
@@ -126,13 +143,18 @@ impl Cuda {
     ///
     /// # Safety
     /// `function` is a live function of this context.
-    unsafe fn function_attribute(&self, function: Handle, attribute: FunctionAttribute) -> Result<u32> {
+    unsafe fn function_attribute(
+        &self,
+        function: Handle,
+        attribute: FunctionAttribute,
+    ) -> Result<u32> {
         let mut value = 0;
         // SAFETY: the driver writes one int; the function is live by contract.
         let code = unsafe {
             (self.driver.function_attribute)(&mut value, attribute as c_int, raw(function))
         };
-        self.driver.check_with(code, "cuFuncGetAttribute", || format!("{attribute:?}"))?;
+        self.driver
+            .check_with(code, "cuFuncGetAttribute", || format!("{attribute:?}"))?;
         Ok(u32::try_from(value).unwrap_or(0))
     }
 
@@ -172,7 +194,10 @@ impl Backend for Cuda {
         let driver = self.bind()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: the driver writes two sizes.
-        driver.check(unsafe { (driver.mem_info)(&mut free, &mut total) }, "cuMemGetInfo")?;
+        driver.check(
+            unsafe { (driver.mem_info)(&mut free, &mut total) },
+            "cuMemGetInfo",
+        )?;
         Ok((free, total))
     }
 
@@ -201,14 +226,18 @@ impl Backend for Cuda {
         let driver = self.bind()?;
         // SAFETY: both ranges are valid, by the trait's contract.
         let code = unsafe { (driver.copy_in)(to, from.cast(), bytes, raw(stream)) };
-        driver.check_with(code, "cuMemcpyHtoDAsync", || format!("{bytes} bytes to {to:#x}"))
+        driver.check_with(code, "cuMemcpyHtoDAsync", || {
+            format!("{bytes} bytes to {to:#x}")
+        })
     }
 
     unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize, stream: Handle) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: as in `copy_in`.
         let code = unsafe { (driver.copy_out)(to.cast(), from, bytes, raw(stream)) };
-        driver.check_with(code, "cuMemcpyDtoHAsync", || format!("{bytes} bytes from {from:#x}"))
+        driver.check_with(code, "cuMemcpyDtoHAsync", || {
+            format!("{bytes} bytes from {from:#x}")
+        })
     }
 
     unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: Handle) -> Result<()> {
@@ -224,7 +253,9 @@ impl Backend for Cuda {
         let driver = self.bind()?;
         // SAFETY: as in `copy_in`.
         let code = unsafe { (driver.memset)(to, byte, bytes, raw(stream)) };
-        driver.check_with(code, "cuMemsetD8Async", || format!("{bytes} bytes at {to:#x}"))
+        driver.check_with(code, "cuMemsetD8Async", || {
+            format!("{bytes} bytes at {to:#x}")
+        })
     }
 
     fn stream_create(&self) -> Result<Handle> {
@@ -233,20 +264,29 @@ impl Backend for Cuda {
         // Non-blocking: work on the default stream must not order it.
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the driver writes one handle.
-        driver.check(unsafe { (driver.stream_create)(&mut stream, flags) }, "cuStreamCreate")?;
+        driver.check(
+            unsafe { (driver.stream_create)(&mut stream, flags) },
+            "cuStreamCreate",
+        )?;
         Ok(stream.addr())
     }
 
     unsafe fn stream_destroy(&self, stream: Handle) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: a live stream, by the trait's contract.
-        driver.check(unsafe { (driver.stream_destroy)(raw(stream)) }, "cuStreamDestroy")
+        driver.check(
+            unsafe { (driver.stream_destroy)(raw(stream)) },
+            "cuStreamDestroy",
+        )
     }
 
     unsafe fn stream_synchronize(&self, stream: Handle) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: a live stream, by the trait's contract.
-        driver.check(unsafe { (driver.stream_synchronize)(raw(stream)) }, "cuStreamSynchronize")
+        driver.check(
+            unsafe { (driver.stream_synchronize)(raw(stream)) },
+            "cuStreamSynchronize",
+        )
     }
 
     unsafe fn stream_wait(&self, stream: Handle, event: Handle) -> Result<()> {
@@ -260,26 +300,38 @@ impl Backend for Cuda {
         let driver = self.bind()?;
         let mut event = ptr::null_mut();
         // SAFETY: the driver writes one handle; flags 0 keep the timing on.
-        driver.check(unsafe { (driver.event_create)(&mut event, 0) }, "cuEventCreate")?;
+        driver.check(
+            unsafe { (driver.event_create)(&mut event, 0) },
+            "cuEventCreate",
+        )?;
         Ok(event.addr())
     }
 
     unsafe fn event_destroy(&self, event: Handle) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: a live event, by the trait's contract.
-        driver.check(unsafe { (driver.event_destroy)(raw(event)) }, "cuEventDestroy")
+        driver.check(
+            unsafe { (driver.event_destroy)(raw(event)) },
+            "cuEventDestroy",
+        )
     }
 
     unsafe fn event_record(&self, event: Handle, stream: Handle) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: live handles, by the trait's contract.
-        driver.check(unsafe { (driver.event_record)(raw(event), raw(stream)) }, "cuEventRecord")
+        driver.check(
+            unsafe { (driver.event_record)(raw(event), raw(stream)) },
+            "cuEventRecord",
+        )
     }
 
     unsafe fn event_synchronize(&self, event: Handle) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: a live event, by the trait's contract.
-        driver.check(unsafe { (driver.event_synchronize)(raw(event)) }, "cuEventSynchronize")
+        driver.check(
+            unsafe { (driver.event_synchronize)(raw(event)) },
+            "cuEventSynchronize",
+        )
     }
 
     unsafe fn event_done(&self, event: Handle) -> Result<bool> {
@@ -308,8 +360,10 @@ impl Backend for Cuda {
             Code::Ptx(text) => text.as_ptr().cast(),
         };
         let mut log = vec![0u8; JIT_LOG];
-        let mut options =
-            [Jit::CU_JIT_ERROR_LOG_BUFFER as c_int, Jit::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES as c_int];
+        let mut options = [
+            Jit::CU_JIT_ERROR_LOG_BUFFER as c_int,
+            Jit::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES as c_int,
+        ];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), raw(log.len())];
         let mut module = ptr::null_mut();
         // SAFETY: the image is NUL-terminated text, or a cubin whose headers were checked to lie
@@ -327,7 +381,11 @@ impl Backend for Cuda {
             Code::Ptx(_) if result != SUCCESS => {
                 let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
                 let log = String::from_utf8_lossy(&log[..end]).trim().to_owned();
-                Err(Error::Jit { code: result, name: driver.name_of(result), log })
+                Err(Error::Jit {
+                    code: result,
+                    name: driver.name_of(result),
+                    log,
+                })
             }
             _ => driver
                 .check_with(result, "cuModuleLoadDataEx", || "loading a cubin".into())
@@ -338,7 +396,10 @@ impl Backend for Cuda {
     unsafe fn module_unload(&self, module: Handle) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: a live module, by the trait's contract.
-        driver.check(unsafe { (driver.module_unload)(raw(module)) }, "cuModuleUnload")
+        driver.check(
+            unsafe { (driver.module_unload)(raw(module)) },
+            "cuModuleUnload",
+        )
     }
 
     unsafe fn function(&self, module: Handle, entry: &CStr) -> Result<Option<Function>> {
@@ -380,7 +441,9 @@ impl Backend for Cuda {
             let code = unsafe {
                 (driver.function_set_attribute)(raw(function), attribute as c_int, value as c_int)
             };
-            driver.check_with(code, "cuFuncSetAttribute", || format!("{attribute:?} = {value}"))
+            driver.check_with(code, "cuFuncSetAttribute", || {
+                format!("{attribute:?} = {value}")
+            })
         };
         set(F::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)?;
         if cluster > crate::launch::PORTABLE_CLUSTER {
@@ -391,15 +454,21 @@ impl Backend for Cuda {
 
     unsafe fn launch(&self, launch: &RawLaunch<'_>) -> Result<()> {
         let driver = self.bind()?;
-        let mut params: Vec<*mut c_void> =
-            launch.args.iter().map(|bytes| bytes.as_ptr().cast_mut().cast()).collect();
+        let mut params: Vec<*mut c_void> = launch
+            .args
+            .iter()
+            .map(|bytes| bytes.as_ptr().cast_mut().cast())
+            .collect();
         let mut attributes = Vec::with_capacity(1);
         if launch.cluster > 1 {
             // SAFETY: all-zero bytes are a valid value of this plain C struct.
             let mut attribute: CUlaunchAttribute = unsafe { std::mem::zeroed() };
             attribute.id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-            attribute.value.clusterDim =
-                sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: launch.cluster, y: 1, z: 1 };
+            attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 {
+                x: launch.cluster,
+                y: 1,
+                z: 1,
+            };
             attributes.push(attribute);
         }
         let config = CUlaunchConfig {
@@ -417,7 +486,12 @@ impl Backend for Cuda {
         // SAFETY: the function and stream are live and the arguments are those that the entry
         // declares, by the trait's contract; the driver copies the arguments before it returns.
         let code = unsafe {
-            (driver.launch)(&config, raw(launch.function), params.as_mut_ptr(), ptr::null_mut())
+            (driver.launch)(
+                &config,
+                raw(launch.function),
+                params.as_mut_ptr(),
+                ptr::null_mut(),
+            )
         };
         driver.check_with(code, "cuLaunchKernelEx", || {
             format!(

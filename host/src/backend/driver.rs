@@ -150,14 +150,17 @@ impl Driver {
             call,
             code,
             name: self.name_of(code),
-            text: self.text(self.error_string, code).unwrap_or_else(|| "no description".into()),
+            text: self
+                .text(self.error_string, code)
+                .unwrap_or_else(|| "no description".into()),
             context,
         })
     }
 
     /// The driver's name of an error number.
     pub(super) fn name_of(&self, code: u32) -> String {
-        self.text(self.error_name, code).unwrap_or_else(|| "unknown error".into())
+        self.text(self.error_name, code)
+            .unwrap_or_else(|| "unknown error".into())
     }
 
     fn text(
@@ -171,6 +174,10 @@ impl Driver {
             return None;
         }
         // SAFETY: on success it is a static NUL-terminated string of the driver's.
-        Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        Some(
+            unsafe { CStr::from_ptr(text) }
+                .to_string_lossy()
+                .into_owned(),
+        )
     }
 }

@@ -73,7 +73,9 @@ pub enum GemmError {
         stride: u64,
     },
     /// A stride that is not a multiple of 16 bytes.
-    #[error("grouped GEMM: the {kind} stride of {what} is {stride} elements, not a multiple of 16 bytes")]
+    #[error(
+        "grouped GEMM: the {kind} stride of {what} is {stride} elements, not a multiple of 16 bytes"
+    )]
     StrideAlign {
         /// Which.
         what: &'static str,
@@ -93,7 +95,9 @@ pub enum GemmError {
         bytes: u64,
     },
     /// A matrix that reaches past the address space.
-    #[error("grouped GEMM: {what} needs {needed} bytes from {address:?} on, past the address space")]
+    #[error(
+        "grouped GEMM: {what} needs {needed} bytes from {address:?} on, past the address space"
+    )]
     AddressSpace {
         /// Which.
         what: &'static str,
@@ -139,7 +143,8 @@ impl GemmCall {
         }
         self.placed_a().check("A", 2)?;
         self.placed_b().check("B", 2)?;
-        self.placed_d().check("D", self.sink.element_size().into())?;
+        self.placed_d()
+            .check("D", self.sink.element_size().into())?;
         if self.launches() {
             for map in self.tensor_maps() {
                 map.check()?;
@@ -151,10 +156,14 @@ impl GemmCall {
     fn check_sizes(&self) -> Result<(), GemmError> {
         let rows = &self.rows;
         if rows.groups > MAX_GROUPS {
-            return Err(GemmError::Groups { groups: rows.groups });
+            return Err(GemmError::Groups {
+                groups: rows.groups,
+            });
         }
         if !rows.capacity.is_multiple_of(ROW_ALIGN) {
-            return Err(GemmError::Capacity { capacity: rows.capacity });
+            return Err(GemmError::Capacity {
+                capacity: rows.capacity,
+            });
         }
         let wgrad = self.form == Form::Wgrad;
         let third = if wgrad { ("m", self.m) } else { ("k", self.k) };
@@ -164,7 +173,10 @@ impl GemmCall {
             }
         }
         if !wgrad && self.sink != Sink::Bf16 {
-            return Err(GemmError::Sink { form: self.form, sink: self.sink });
+            return Err(GemmError::Sink {
+                form: self.form,
+                sink: self.sink,
+            });
         }
         match self.tiles() {
             tiles if tiles > u32::MAX.into() => Err(GemmError::Tiles { tiles }),
@@ -177,7 +189,11 @@ fn address(what: &'static str, address: DevicePtr, align: u64) -> Result<(), Gem
     match address.as_raw() {
         0 => Err(GemmError::Null { what }),
         raw if raw.is_multiple_of(align) => Ok(()),
-        _ => Err(GemmError::Align { what, address, align }),
+        _ => Err(GemmError::Align {
+            what,
+            address,
+            align,
+        }),
     }
 }
 
@@ -191,16 +207,23 @@ impl Placed {
         address(what, start, 16)?;
         let (row, group) = (self.row_stride, self.group_stride);
         if row < self.cols {
-            return Err(GemmError::RowStride { what, stride: row, cols: self.cols });
+            return Err(GemmError::RowStride {
+                what,
+                stride: row,
+                cols: self.cols,
+            });
         }
         let wide = u128::from;
         let rows = (wide(self.rows) - 1) * wide(row) + wide(self.cols);
         let groups = (wide(self.groups) - 1) * wide(group);
         // One group after the other, or the groups side by side within each row.
-        let apart = wide(group) >= rows
-            || (group >= self.cols && wide(row) >= groups + wide(self.cols));
+        let apart =
+            wide(group) >= rows || (group >= self.cols && wide(row) >= groups + wide(self.cols));
         if self.groups > 1 && !apart {
-            return Err(GemmError::GroupStride { what, stride: group });
+            return Err(GemmError::GroupStride {
+                what,
+                stride: group,
+            });
         }
         for (kind, stride) in [("row", row), ("group", group)] {
             if !(wide(stride) * wide(element)).is_multiple_of(16) {
@@ -209,10 +232,18 @@ impl Placed {
         }
         let needed = (groups + rows) * wide(element);
         if let Some(bytes) = self.matrix.bytes.filter(|&bytes| needed > wide(bytes)) {
-            return Err(GemmError::Bytes { what, needed, bytes });
+            return Err(GemmError::Bytes {
+                what,
+                needed,
+                bytes,
+            });
         }
         if wide(start.as_raw()) + needed > wide(u64::MAX) {
-            return Err(GemmError::AddressSpace { what, needed, address: start });
+            return Err(GemmError::AddressSpace {
+                what,
+                needed,
+                address: start,
+            });
         }
         Ok(())
     }

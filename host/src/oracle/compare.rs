@@ -14,9 +14,15 @@ pub struct Limits {
 }
 
 /// Limits against sums that are never rounded.
-pub const EXACT: Limits = Limits { whole: 6e-3, row: 2e-2 };
+pub const EXACT: Limits = Limits {
+    whole: 6e-3,
+    row: 2e-2,
+};
 /// Limits against sums with the sink's rounding points.
-pub const ROUNDED: Limits = Limits { whole: 1e-3, row: 4e-3 };
+pub const ROUNDED: Limits = Limits {
+    whole: 1e-3,
+    row: 4e-3,
+};
 
 /// How far a result is from its reference.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,11 +101,21 @@ pub(super) fn compare<T: Copy + Into<f64> + Sync>(
             let needed = range.as_ref().map_or(usize::MAX, |range| range.end);
             let row = range
                 .and_then(|range| d.get(range))
-                .ok_or(OracleError::Length { what: "D", len: d.len(), needed })?;
+                .ok_or(OracleError::Length {
+                    what: "D",
+                    len: d.len(),
+                    needed,
+                })?;
             Ok(compare_row(number, row, expected))
         })
         .collect::<Result<_, _>>()?;
-    let mut whole = Row { number: 0, error: 0.0, norm: 0.0, non_finite: 0, different: 0 };
+    let mut whole = Row {
+        number: 0,
+        error: 0.0,
+        norm: 0.0,
+        non_finite: 0,
+        different: 0,
+    };
     let mut worst_row: Option<(usize, f64)> = None;
     for row in &rows {
         whole.error += row.error;
@@ -121,7 +137,13 @@ pub(super) fn compare<T: Copy + Into<f64> + Sync>(
 }
 
 fn compare_row<T: Copy + Into<f64>>(number: usize, row: &[T], expected: &[f64]) -> Row {
-    let mut sums = Row { number, error: 0.0, norm: 0.0, non_finite: 0, different: 0 };
+    let mut sums = Row {
+        number,
+        error: 0.0,
+        norm: 0.0,
+        non_finite: 0,
+        different: 0,
+    };
     for (&value, &expected) in row.iter().zip(expected) {
         let value: f64 = value.into();
         if !value.is_finite() || !expected.is_finite() {

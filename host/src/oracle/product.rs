@@ -18,7 +18,10 @@ const DEPTH: usize = 256;
 /// Sums of these rows, `problem.n` each.
 pub(super) fn sums(problem: &Problem<'_>, rows: &[usize]) -> Result<Vec<f64>, OracleError> {
     let cols = problem.n;
-    let len = rows.len().checked_mul(cols).ok_or(OracleError::Extent { what: "D" })?;
+    let len = rows
+        .len()
+        .checked_mul(cols)
+        .ok_or(OracleError::Extent { what: "D" })?;
     let mut sums = vec![0.0; len];
     // Chunks of rows that share a group, so that they share B.
     let mut tasks = Vec::new();
@@ -27,14 +30,17 @@ pub(super) fn sums(problem: &Problem<'_>, rows: &[usize]) -> Result<Vec<f64>, Or
     while start < rows.len() {
         let group = problem.group_of(rows[start])?;
         let mut end = start + 1;
-        while end < rows.len() && end - start < BLOCK_ROWS && problem.group_of(rows[end])? == group {
+        while end < rows.len() && end - start < BLOCK_ROWS && problem.group_of(rows[end])? == group
+        {
             end += 1;
         }
         let (chunk, after) = rest.split_at_mut((end - start) * cols);
         tasks.push((group, &rows[start..end], chunk));
         (rest, start) = (after, end);
     }
-    tasks.into_par_iter().for_each(|(group, rows, out)| chunk(problem, group, rows, out));
+    tasks
+        .into_par_iter()
+        .for_each(|(group, rows, out)| chunk(problem, group, rows, out));
     Ok(sums)
 }
 
@@ -80,27 +86,58 @@ struct Source<'a> {
 
 impl<'a> Source<'a> {
     fn of_a(problem: &Problem<'a>, group: usize) -> Source<'a> {
-        let Placed { values, row_stride, .. } = problem.a;
+        let Placed {
+            values, row_stride, ..
+        } = problem.a;
         match problem.form {
             // The row number counts the groups before it: take them off.
             Form::Wgrad => {
                 let first = problem.groups.rows_of(group).start * row_stride;
                 let rows_before = group * problem.m;
-                Source { values, base: first.wrapping_sub(rows_before), outer: 1, depth: row_stride }
+                Source {
+                    values,
+                    base: first.wrapping_sub(rows_before),
+                    outer: 1,
+                    depth: row_stride,
+                }
             }
-            _ => Source { values, base: 0, outer: row_stride, depth: 1 },
+            _ => Source {
+                values,
+                base: 0,
+                outer: row_stride,
+                depth: 1,
+            },
         }
     }
 
     fn of_b(problem: &Problem<'a>, group: usize) -> Source<'a> {
-        let Placed { values, row_stride, group_stride } = problem.b;
+        let Placed {
+            values,
+            row_stride,
+            group_stride,
+        } = problem.b;
         let base = group * group_stride;
         match problem.form {
-            Form::Forward => Source { values, base, outer: row_stride, depth: 1 },
-            Form::Dgrad => Source { values, base, outer: 1, depth: row_stride },
+            Form::Forward => Source {
+                values,
+                base,
+                outer: row_stride,
+                depth: 1,
+            },
+            Form::Dgrad => Source {
+                values,
+                base,
+                outer: 1,
+                depth: row_stride,
+            },
             Form::Wgrad => {
                 let base = problem.groups.rows_of(group).start * row_stride;
-                Source { values, base, outer: 1, depth: row_stride }
+                Source {
+                    values,
+                    base,
+                    outer: 1,
+                    depth: row_stride,
+                }
             }
         }
     }
@@ -120,10 +157,17 @@ fn pack<const WIDTH: usize>(
     count: usize,
     value: impl Fn(usize, usize) -> f64,
 ) {
-    for (panel, first) in to.chunks_exact_mut(WIDTH * DEPTH).zip((0..count).step_by(WIDTH)) {
+    for (panel, first) in to
+        .chunks_exact_mut(WIDTH * DEPTH)
+        .zip((0..count).step_by(WIDTH))
+    {
         for (values, k) in panel.chunks_exact_mut(WIDTH).zip(depth.clone()) {
             for (i, to) in values.iter_mut().enumerate() {
-                *to = if first + i < count { value(k, first + i) } else { 0.0 };
+                *to = if first + i < count {
+                    value(k, first + i)
+                } else {
+                    0.0
+                };
             }
         }
     }

@@ -52,7 +52,9 @@ pub enum TensorMapError {
         value: u64,
     },
     /// The inner dimension of a packed type is not a multiple.
-    #[error("tensor map: dimension 0 is {value}, which {data_type:?} needs to be a multiple of {multiple}")]
+    #[error(
+        "tensor map: dimension 0 is {value}, which {data_type:?} needs to be a multiple of {multiple}"
+    )]
     PackedDim {
         /// Its extent.
         value: u64,
