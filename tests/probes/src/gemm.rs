@@ -1,12 +1,13 @@
 //! GEMMs that the shipped ones are compared with.
 
-use mok_kernel::gemm_entry;
 use mok_kernel::mma::warp::WarpMma;
 use mok_kernel::ptx::cvt::unpack_bf16;
-use mok_kernel::ptx::{global, reg};
+use mok_kernel::ptx::shared::dynamic_base;
+use mok_kernel::ptx::{global, reg, shared};
+use mok_kernel::{block_sync, gemm_entry};
 use mok_kernel::role::product::{Dgrad, Forward, Wgrad};
 
-use crate::spec::NaiveArgs;
+use crate::spec::{CompareArgs, NaiveArgs};
 
 gemm_entry! {
     /// Forward on `mma.sync`.
@@ -31,9 +32,8 @@ unsafe fn bf16(base: u64, index: u64) -> f32 {
     if index % 2 == 0 { low } else { high }
 }
 
-/// One thread an element: block (x, y) takes 256 columns of one row of D. For forward and
-/// dgrad y counts (group, row in group) by `extra` rows a group, see the host side: the
-/// grid's y is the row number among all rows of groups.
+/// One thread an element of D, f32 sums in order: the grid's x counts rows of D (of all groups,
+/// for wgrad), y steps of 256 columns. Rows outside every group are left alone.
 #[unsafe(no_mangle)]
 unsafe extern "ptx-kernel" fn probe_naive_gemm(args: NaiveArgs) {
     let column = (reg::block_idx_y() * 256 + reg::thread_idx()) as u64;
@@ -41,14 +41,12 @@ unsafe extern "ptx-kernel" fn probe_naive_gemm(args: NaiveArgs) {
     if column >= n {
         return;
     }
-    // The row's group: the last that starts at or before it (grid x counts rows of A's whole
-    // matrix for forward and dgrad; rows of all groups' D for wgrad).
     let line = reg::block_idx() as u64;
     let mut sum = 0f32;
     // SAFETY: the arrays have the sizes that the form says.
     unsafe {
         if args.form == 2 {
-            // m is never 0 in a launch; the mask of NonZero keeps a panic out.
+            // NonZero: a plain division would bring a panic into the kernel.
             let Some(rows_of_d) = core::num::NonZeroU64::new(m) else { return };
             let (group, row) = (line / rows_of_d, line % rows_of_d);
             let start = global::load_u32(args.starts + 4 * group) as u64;
@@ -59,7 +57,6 @@ unsafe extern "ptx-kernel" fn probe_naive_gemm(args: NaiveArgs) {
                 r += 1;
             }
         } else {
-            // `m` groups; binary search would do, a scan is plain.
             let (mut group, mut found) = (0u64, m);
             while group < m {
                 let start = global::load_u32(args.starts + 4 * group) as u64;
@@ -81,5 +78,62 @@ unsafe extern "ptx-kernel" fn probe_naive_gemm(args: NaiveArgs) {
             }
         }
         global::store_u32(args.d + 4 * (line * n + column), sum.to_bits());
+    }
+}
+
+/// Compares one row of D a block with f32 sums. A reference of all ones marks an element that
+/// nothing may write, in which case D must be all ones as well.
+///
+/// Output, a row: f32 squared error, f32 squared norm of the reference, u32 count of elements
+/// that are not finite or were written against the mark.
+#[unsafe(no_mangle)]
+unsafe extern "ptx-kernel" fn probe_compare_rows(args: CompareArgs) {
+    let base = dynamic_base();
+    let (row, thread) = (reg::block_idx() as u64, reg::thread_idx());
+    let n = args.n as u64;
+    let (mut error, mut norm, mut bad) = (0f32, 0f32, 0u32);
+    let mut column = thread as u64;
+    // SAFETY: D and the reference have a row for each block, the output three words.
+    unsafe {
+        while column < n {
+            let at = row * n + column;
+            let want = global::load_u32(args.reference + 4 * at);
+            let got = if args.wide != 0 {
+                global::load_u32(args.d + 4 * at)
+            } else {
+                // bf16, widened; all ones stays a mark.
+                let word = global::load_u32(args.d + at / 2 * 4);
+                let half = if at % 2 == 0 { word & 0xffff } else { word >> 16 };
+                if half == 0xffff { u32::MAX } else { half << 16 }
+            };
+            if want == u32::MAX || got == u32::MAX {
+                bad += (want != got) as u32;
+            } else {
+                let (got, want) = (f32::from_bits(got), f32::from_bits(want));
+                let difference = got - want;
+                // Comparing is false for a NaN.
+                bad += !(difference.abs() < f32::INFINITY) as u32;
+                error += difference * difference;
+                norm += want * want;
+            }
+            column += 256;
+        }
+        shared::store_u32(base.add(12 * thread), error.to_bits());
+        shared::store_u32(base.add(12 * thread + 4), norm.to_bits());
+        shared::store_u32(base.add(12 * thread + 8), bad);
+        block_sync!();
+        if thread == 0 {
+            let mut other = 1;
+            while other < 256 {
+                error += f32::from_bits(shared::load_u32(base.add(12 * other)));
+                norm += f32::from_bits(shared::load_u32(base.add(12 * other + 4)));
+                bad += shared::load_u32(base.add(12 * other + 8));
+                other += 1;
+            }
+            let out = args.output + 12 * row;
+            global::store_u32(out, error.to_bits());
+            global::store_u32(out + 4, norm.to_bits());
+            global::store_u32(out + 8, bad);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Launch specs and arguments of the probes.
 
 use bytemuck::{Pod, Zeroable};
-use mok_kernel::gemm::{self, GemmArgs};
+use mok_kernel::gemm;
 use mok_kernel::launch::{LaunchSpec, Param};
 
 /// Arguments of most probes.
@@ -36,7 +36,7 @@ pub struct NaiveArgs {
     pub starts: u64,
     /// Device address of `u32 [groups]`: rows of each group.
     pub rows: u64,
-    /// Columns of A and, for wgrad, rows of D in a group.
+    /// Rows of D in a group for wgrad, the number of groups otherwise.
     pub m: u32,
     /// Columns of D.
     pub n: u32,
@@ -44,6 +44,22 @@ pub struct NaiveArgs {
     pub k: u32,
     /// 0 forward, 1 dgrad, 2 wgrad.
     pub form: u32,
+}
+
+/// Arguments of the comparison of a result with f32 sums.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct CompareArgs {
+    /// Device address of D, dense.
+    pub d: u64,
+    /// Device address of f32 sums, dense.
+    pub reference: u64,
+    /// Device address of three words a row.
+    pub output: u64,
+    /// Columns.
+    pub n: u32,
+    /// 0 if D is bf16, 1 if f32.
+    pub wide: u32,
 }
 
 const ARGS: &[Param] = &[Param::Bytes(size_of::<ProbeArgs>() as u32)];
@@ -116,6 +132,8 @@ specs! {
     RACE_PLAIN = spec("probe_race_plain", 64, 1, ARGS);
     /// An independent GEMM in f32.
     NAIVE_GEMM = spec("probe_naive_gemm", 256, 1, &[Param::Bytes(size_of::<NaiveArgs>() as u32)]);
+    /// Compares a result with sums.
+    COMPARE_ROWS = spec("probe_compare_rows", 256, 1, &[Param::Bytes(size_of::<CompareArgs>() as u32)]);
     /// The grouped GEMM on `mma.sync`: what sm_100a ships, on any architecture.
     WARP_FORWARD = warp_gemm("probe_gemm_forward", &gemm::FORWARD);
     /// Likewise.
@@ -187,8 +205,6 @@ specs! {
     /// N = 256.
     WGMMA_256 = spec("probe_wgmma_256", 128, 1, TWO_MAPS);
 }
-
-const _: () = assert!(size_of::<GemmArgs>() == 64);
 
 /// The probe of wgmma for each N.
 pub static WGMMA: [(u32, &LaunchSpec); 32] = [
