@@ -84,7 +84,11 @@ impl Matrix {
     /// With its strides worked out for an extent.
     fn place(self, rows: u64, cols: u64, groups: u64) -> Placed {
         let row_stride = self.row_stride.unwrap_or(cols);
-        let group_stride = self.group_stride.unwrap_or(rows.saturating_mul(row_stride));
+        let group_stride = match groups {
+            // Never stepped over, but a tensor map wants a stride within its limits.
+            1 => row_stride,
+            _ => self.group_stride.unwrap_or(rows.saturating_mul(row_stride)),
+        };
         Placed {
             matrix: self,
             rows,

@@ -81,12 +81,6 @@ pub enum TensorMapError {
         /// Its stride in bytes.
         value: u64,
     },
-    /// Packed strides were left to be computed, and overflow.
-    #[error("tensor map: the packed stride of dimension {dim} overflows")]
-    StrideOverflow {
-        /// Which dimension.
-        dim: usize,
-    },
     /// The last element's address overflows 64 bits.
     #[error("tensor map: the tensor's end is past the end of the address space")]
     AddressOverflow,
