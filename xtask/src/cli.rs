@@ -51,7 +51,7 @@ pub enum Command {
     /// machine's own if new enough, else NVIDIA's Python wheels. Set MOK_PTXAS or
     /// MOK_NVDISASM to name one yourself. A second run changes nothing.
     Setup,
-    /// Compile the kernels: target/ptx/mok_<arch>.ptx, and a cubin beside each.
+    /// Compile the kernels: target/ptx/mok_ARCH.ptx, and a cubin beside each.
     #[command(after_help = "Examples:\n  cargo xtask build\n  cargo xtask build --arch sm_90a")]
     Build {
         /// Architectures, separated by commas.

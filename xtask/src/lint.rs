@@ -34,7 +34,7 @@ pub fn all(workspace: &Workspace) -> Result<bool> {
         bars.end(&name, if result.is_ok() { "clean" } else { "not clean" });
         if let Err(error) = result {
             passed = false;
-            eprintln!("{error}");
+            eprintln!("{}", findings(&error.to_string()));
         }
     }
     Ok(passed)
@@ -79,4 +79,20 @@ fn lints(workspace: &Workspace, tools: &Tools) -> Vec<(String, Command)> {
     }
     lints.push(("rustdoc".to_owned(), doc));
     lints
+}
+
+/// The output without cargo's account of what it compiled.
+fn findings(output: &str) -> String {
+    const CHATTER: &[&str] = &[
+        "Checking ",
+        "Compiling ",
+        "Documenting ",
+        "Finished ",
+        "Fresh ",
+    ];
+    let kept = output.lines().filter(|line| {
+        let line = line.trim_start();
+        !CHATTER.iter().any(|word| line.starts_with(word))
+    });
+    kept.collect::<Vec<_>>().join("\n")
 }
