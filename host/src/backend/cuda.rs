@@ -39,10 +39,8 @@ pub(crate) fn device_count() -> Result<usize> {
     let driver = Driver::get()?;
     let mut count = 0;
     // SAFETY: the driver writes one int.
-    driver.check(
-        unsafe { (driver.device_count)(&mut count) },
-        "cuDeviceGetCount",
-    )?;
+    let code = unsafe { (driver.device_count)(&mut count) };
+    driver.check(code, "cuDeviceGetCount")?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
@@ -104,10 +102,8 @@ impl Cuda {
         };
         let mut version = 0;
         // SAFETY: the driver writes one int.
-        driver.check(
-            unsafe { (driver.driver_version)(&mut version) },
-            "cuDriverGetVersion",
-        )?;
+        let code = unsafe { (driver.driver_version)(&mut version) };
+        driver.check(code, "cuDriverGetVersion")?;
         let info = DeviceInfo {
             name,
             ordinal: context.ordinal(),
@@ -194,17 +190,16 @@ impl Backend for Cuda {
         let driver = self.bind()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: the driver writes two sizes.
-        driver.check(
-            unsafe { (driver.mem_info)(&mut free, &mut total) },
-            "cuMemGetInfo",
-        )?;
+        let code = unsafe { (driver.mem_info)(&mut free, &mut total) };
+        driver.check(code, "cuMemGetInfo")?;
         Ok((free, total))
     }
 
     fn synchronize(&self) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: the context is current.
-        driver.check(unsafe { (driver.ctx_synchronize)() }, "cuCtxSynchronize")
+        let code = unsafe { (driver.ctx_synchronize)() };
+        driver.check(code, "cuCtxSynchronize")
     }
 
     fn alloc(&self, bytes: usize) -> Result<u64> {
@@ -219,7 +214,8 @@ impl Backend for Cuda {
     unsafe fn free(&self, address: u64) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: allocated by `alloc`, by the trait's contract.
-        driver.check(unsafe { (driver.mem_free)(address) }, "cuMemFree")
+        let code = unsafe { (driver.mem_free)(address) };
+        driver.check(code, "cuMemFree")
     }
 
     unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize, stream: Handle) -> Result<()> {
@@ -264,29 +260,23 @@ impl Backend for Cuda {
         // Non-blocking: work on the default stream must not order it.
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the driver writes one handle.
-        driver.check(
-            unsafe { (driver.stream_create)(&mut stream, flags) },
-            "cuStreamCreate",
-        )?;
+        let code = unsafe { (driver.stream_create)(&mut stream, flags) };
+        driver.check(code, "cuStreamCreate")?;
         Ok(stream.addr())
     }
 
     unsafe fn stream_destroy(&self, stream: Handle) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: a live stream, by the trait's contract.
-        driver.check(
-            unsafe { (driver.stream_destroy)(raw(stream)) },
-            "cuStreamDestroy",
-        )
+        let code = unsafe { (driver.stream_destroy)(raw(stream)) };
+        driver.check(code, "cuStreamDestroy")
     }
 
     unsafe fn stream_synchronize(&self, stream: Handle) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: a live stream, by the trait's contract.
-        driver.check(
-            unsafe { (driver.stream_synchronize)(raw(stream)) },
-            "cuStreamSynchronize",
-        )
+        let code = unsafe { (driver.stream_synchronize)(raw(stream)) };
+        driver.check(code, "cuStreamSynchronize")
     }
 
     unsafe fn stream_wait(&self, stream: Handle, event: Handle) -> Result<()> {
@@ -300,38 +290,30 @@ impl Backend for Cuda {
         let driver = self.bind()?;
         let mut event = ptr::null_mut();
         // SAFETY: the driver writes one handle; flags 0 keep the timing on.
-        driver.check(
-            unsafe { (driver.event_create)(&mut event, 0) },
-            "cuEventCreate",
-        )?;
+        let code = unsafe { (driver.event_create)(&mut event, 0) };
+        driver.check(code, "cuEventCreate")?;
         Ok(event.addr())
     }
 
     unsafe fn event_destroy(&self, event: Handle) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: a live event, by the trait's contract.
-        driver.check(
-            unsafe { (driver.event_destroy)(raw(event)) },
-            "cuEventDestroy",
-        )
+        let code = unsafe { (driver.event_destroy)(raw(event)) };
+        driver.check(code, "cuEventDestroy")
     }
 
     unsafe fn event_record(&self, event: Handle, stream: Handle) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: live handles, by the trait's contract.
-        driver.check(
-            unsafe { (driver.event_record)(raw(event), raw(stream)) },
-            "cuEventRecord",
-        )
+        let code = unsafe { (driver.event_record)(raw(event), raw(stream)) };
+        driver.check(code, "cuEventRecord")
     }
 
     unsafe fn event_synchronize(&self, event: Handle) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: a live event, by the trait's contract.
-        driver.check(
-            unsafe { (driver.event_synchronize)(raw(event)) },
-            "cuEventSynchronize",
-        )
+        let code = unsafe { (driver.event_synchronize)(raw(event)) };
+        driver.check(code, "cuEventSynchronize")
     }
 
     unsafe fn event_done(&self, event: Handle) -> Result<bool> {
@@ -396,10 +378,8 @@ impl Backend for Cuda {
     unsafe fn module_unload(&self, module: Handle) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: a live module, by the trait's contract.
-        driver.check(
-            unsafe { (driver.module_unload)(raw(module)) },
-            "cuModuleUnload",
-        )
+        let code = unsafe { (driver.module_unload)(raw(module)) };
+        driver.check(code, "cuModuleUnload")
     }
 
     unsafe fn function(&self, module: Handle, entry: &CStr) -> Result<Option<Function>> {
@@ -415,7 +395,8 @@ impl Backend for Cuda {
         if let Some(load) = driver.function_load {
             // Lazy loading would load the code at the first launch, and can block there.
             // SAFETY: the function was just found.
-            driver.check(unsafe { load(function) }, "cuFuncLoad")?;
+            let code = unsafe { load(function) };
+            driver.check(code, "cuFuncLoad")?;
         }
         let handle = function.addr();
         // SAFETY: the function was just found, in this context.

@@ -1,2 +1,48 @@
-//! Placeholder.
-fn main() {}
+//! `run`, `golden` and `bench`: the commands of `cargo xtask` that need the library.
+
+mod backend;
+mod bench;
+mod golden;
+mod host_checks;
+mod place;
+mod products;
+mod progress;
+mod report;
+mod run;
+mod shape;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Runs the kernels of mok-rs: against their oracles, for golden files, against the clock.
+#[derive(Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Args),
+    Golden(golden::Args),
+    #[command(subcommand)]
+    Bench(bench::Bench),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Golden(args) => golden::run(&args),
+        Command::Bench(bench) => bench::run(&bench),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

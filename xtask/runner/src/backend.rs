@@ -1,0 +1,67 @@
+//! Where kernels run.
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use mok::{Device, Error};
+
+/// What the caller asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// The GPU if there is one that kernels are built for, else none.
+    Auto,
+    /// The GPU; an error if there is none.
+    Cuda,
+    /// Nowhere: only what the host can check.
+    None,
+}
+
+impl Backend {
+    /// The device, or `None` for host checks only.
+    pub fn open(self, ordinal: usize) -> Result<Option<Device>> {
+        if self == Backend::None {
+            return Ok(None);
+        }
+        match device(ordinal) {
+            Ok(device) => Ok(Some(device)),
+            Err(error) if self == Backend::Auto && is_absence(&error) => {
+                eprintln!("no GPU is used: {error}");
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The GPU, for commands that are nothing without one.
+pub fn require(command: &str, ordinal: usize) -> Result<Device> {
+    match device(ordinal) {
+        Ok(device) => Ok(device),
+        Err(error) if is_absence(&error) => bail!(
+            "`{command}` needs a GPU: {error}\nMake a pack with `cargo xtask pack`, copy it to a \
+             machine with one, and run `./xtask {command}` there"
+        ),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn device(ordinal: usize) -> mok::Result<Device> {
+    let device = Device::cuda(ordinal)?;
+    device.arch()?;
+    Ok(device)
+}
+
+/// Whether there is simply no GPU to use, as opposed to one that fails.
+fn is_absence(error: &Error) -> bool {
+    /// `CUDA_ERROR_NO_DEVICE`, what cuInit says where there is a driver library only.
+    const NO_DEVICE: u32 = 100;
+    matches!(
+        error,
+        Error::NoDriver
+            | Error::NoSuchDevice { count: 0, .. }
+            | Error::NoKernels { .. }
+            | Error::Driver {
+                code: NO_DEVICE,
+                ..
+            }
+    )
+}

@@ -1,0 +1,170 @@
+//! `golden`: outputs of a GPU, for tests that have none.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use mok::gemm::{Form, Sink};
+use mok::oracle::{EXACT, ROUNDED};
+use mok::{Image, kernels};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::backend;
+use crate::place;
+use crate::products::{Product, Products};
+use crate::progress::Progress;
+use crate::run::{forms_and_sinks, sink_name};
+use crate::shape::{Data, Numbers, Shape};
+
+/// Write a GPU's outputs for tests that have none to compare with
+///
+/// Small shapes with fixed seeds: every form and sink, on small integers (one right bit pattern)
+/// and on random numbers. Nothing is written unless all of it matches the oracle. Beside the raw
+/// little-endian files, gemm.json records how each came about: sizes, seed, the PTX's hash, the
+/// device and its driver.
+#[derive(Parser, Debug)]
+#[command(after_help = "\
+Examples:
+  ./xtask golden                      in a pack, on a machine with a GPU: into golden/
+  cargo xtask golden --out /tmp/g     in a checkout; tests/golden if not said")]
+pub struct Args {
+    /// The folder to write to
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Which GPU
+    #[arg(long, default_value_t = 0)]
+    device: usize,
+}
+
+#[derive(Serialize)]
+struct Record {
+    schema: &'static str,
+    device: String,
+    driver: String,
+    arch: &'static str,
+    image: &'static str,
+    ptx_sha256: String,
+    outputs: Vec<Output>,
+}
+
+#[derive(Serialize)]
+struct Output {
+    file: String,
+    sha256: String,
+    form: &'static str,
+    sink: &'static str,
+    numbers: &'static str,
+    dtype: &'static str,
+    seed: u64,
+    groups: Vec<u32>,
+    n: u32,
+    k: u32,
+    rows: usize,
+    cols: usize,
+}
+
+/// Lower-case hexadecimal SHA-256.
+pub fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Whether cubins or PTX were loaded.
+pub fn image_name(image: Image) -> &'static str {
+    match image {
+        Image::Cubin => "cubin",
+        Image::Ptx => "ptx",
+    }
+}
+
+/// `xtask golden`.
+pub fn run(args: &Args) -> Result<bool> {
+    let device = backend::require("golden", args.device)?;
+    let folder = match &args.out {
+        Some(folder) => folder.clone(),
+        None => place::golden()?,
+    };
+    let arch = device.arch()?;
+    let image = device.kernels()?.image();
+    let ptx = kernels::embedded(arch).map_or("", |code| code.ptx);
+    let shape = Shape {
+        groups: vec![33, 0, 1, 130],
+        n: 136,
+        k: 72,
+        seed: 20_260_101,
+    };
+    let progress = Progress::new(2 * forms_and_sinks().count());
+    let mut files = Vec::new();
+    let mut outputs = Vec::new();
+    for numbers in [Numbers::Integers, Numbers::Normal] {
+        let data = Data::new(&shape, numbers)?;
+        let products = Products::new(&device, &data)?;
+        for (form, sink) in forms_and_sinks() {
+            let name = format!("{}_{}_{}", form.name(), sink_name(sink), numbers.name());
+            progress.at(name.clone());
+            let bytes = products.bytes(form, sink, device.sm_count())?;
+            check(&data, form, sink, numbers, &bytes).with_context(|| name.clone())?;
+            let (rows, cols) = data.d_extent(form);
+            outputs.push(Output {
+                file: format!("gemm_{name}.bin"),
+                sha256: sha256(&bytes),
+                form: form.name(),
+                sink: sink_name(sink),
+                numbers: numbers.name(),
+                dtype: if sink.element_size() == 2 {
+                    "bf16"
+                } else {
+                    "f32"
+                },
+                seed: shape.seed,
+                groups: shape.groups.clone(),
+                n: shape.n,
+                k: shape.k,
+                rows,
+                cols,
+            });
+            files.push((format!("gemm_{name}.bin"), bytes));
+            progress.step();
+        }
+    }
+    let (major, minor) = device.driver_version();
+    let record = Record {
+        schema: "mok-golden/1",
+        device: device.name().to_owned(),
+        driver: format!("CUDA {major}.{minor}"),
+        arch: arch.name(),
+        image: image_name(image),
+        ptx_sha256: sha256(ptx.as_bytes()),
+        outputs,
+    };
+    let record = serde_json::to_vec_pretty(&record)?;
+    files.push(("gemm.json".to_owned(), record));
+    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    for (name, bytes) in &files {
+        let path = folder.join(name);
+        fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
+    }
+    drop(progress);
+    println!("{} files in {}", files.len(), folder.display());
+    Ok(true)
+}
+
+/// Refuses to record what is wrong.
+fn check(data: &Data, form: Form, sink: Sink, numbers: Numbers, bytes: &[u8]) -> Result<()> {
+    let problem = data.problem(form)?;
+    let sums = problem.sums(&problem.all_rows())?;
+    let old = data.old(form, sink);
+    let product = Product::new(sink, bytes);
+    let rounded = product.compare(&sums.rounded(sink, old.as_deref())?)?;
+    let exact = product.compare(&sums.exact(old.as_deref())?)?;
+    let right = match numbers {
+        Numbers::Integers => rounded.is_equal(),
+        Numbers::Normal => rounded.passes(ROUNDED) && exact.passes(EXACT),
+    };
+    ensure!(right, "the GPU's output is not the oracle's: {rounded:?}");
+    Ok(())
+}
