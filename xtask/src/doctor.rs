@@ -1,5 +1,6 @@
 //! `doctor`: what this machine has and lacks. Fetches nothing, changes nothing.
 
+use std::fs;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -154,12 +155,15 @@ fn proving(tools: &CudaTools, items: &mut Vec<Item>) {
 fn running(driver: &Result<Driver, String>, items: &mut Vec<Item>) {
     const OPTIONAL: State = State::Absent;
     match driver {
-        Err(reason) => items.push(Item::lacks(
-            "driver",
-            OPTIONAL,
-            reason.as_str(),
-            "install NVIDIA's driver 580 or later, then: nvidia-smi",
-        )),
+        Err(reason) if has_nvidia_card() => {
+            let fix = "apt-get install nvidia-driver-580-open";
+            items.push(Item::lacks("driver", OPTIONAL, reason.as_str(), fix));
+        }
+        Err(reason) => {
+            let detail = format!("{reason}, nor a GPU of NVIDIA's");
+            let fix = "cargo xtask pack (and take it to a machine that has one)";
+            items.push(Item::lacks("driver", OPTIONAL, detail, fix));
+        }
         Ok(driver) => {
             items.push(Item::ok("driver", format!("CUDA {}", driver.cuda)));
             let usable = |(major, minor)| Arch::from_capability(major, minor).is_some();
@@ -197,6 +201,17 @@ fn running(driver: &Result<Driver, String>, items: &mut Vec<Item>) {
             )
         }
     });
+}
+
+/// Whether a card is there that only lacks its driver.
+fn has_nvidia_card() -> bool {
+    let Ok(devices) = fs::read_dir("/sys/bus/pci/devices") else {
+        return false;
+    };
+    devices.flatten().any(|device| {
+        fs::read_to_string(device.path().join("vendor"))
+            .is_ok_and(|vendor| vendor.trim() == "0x10de")
+    })
 }
 
 fn first_words(text: &str, count: usize) -> String {

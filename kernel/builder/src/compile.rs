@@ -501,3 +501,40 @@ pub fn stage(workspace: &Workspace, built: &[Built]) -> Result<PathBuf, Error> {
     }
     Ok(folder)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_compilers_warnings_less_its_noise() {
+        let stderr = "   Compiling k v0.1.0\nwarning: unstable feature specified for `-Ctarget-feature`: `ptx84`\n  |\n  = note: x\n\n\
+            warning: unused variable: `x`\n --> a.rs:1:2\n\nwarning: `k` (lib) generated 2 warnings\n    Finished\n";
+        assert_eq!(
+            warnings(stderr),
+            "warning: unused variable: `x`\n --> a.rs:1:2"
+        );
+        assert_eq!(warnings("    Finished `kernel` profile\n"), "");
+    }
+
+    #[test]
+    fn an_outer_cargo_leaves_no_trace() {
+        for name in [
+            "RUSTC_WORKSPACE_WRAPPER",
+            "CARGO_PKG_NAME",
+            "CARGO_PROFILE_RELEASE_STRIP",
+        ] {
+            assert!(is_inherited(name), "{name}");
+        }
+        for name in [
+            "CARGO",
+            "CARGO_HOME",
+            "CARGO_NET_OFFLINE",
+            "RUSTUP_HOME",
+            "PATH",
+            "HOME",
+        ] {
+            assert!(!is_inherited(name), "{name}");
+        }
+    }
+}

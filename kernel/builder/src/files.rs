@@ -83,3 +83,68 @@ pub fn lock(path: &Path) -> Result<Lock, FileError> {
     file.lock().map_err(on("lock", path))?;
     Ok(Lock { _file: file })
 }
+
+/// Removes scratch folders that a killed process left behind. Only under the
+/// lock that guards their making: there, any that exist are nobody's.
+pub fn sweep(folder: &Path, prefix: &str) -> Result<(), FileError> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Ok(());
+    };
+    for entry in entries.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(prefix) {
+            let path = entry.path();
+            fs::remove_dir_all(&path).map_err(on("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unchanged_bytes_keep_their_time_stamp() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("inner/file");
+        write_atomic(&path, b"one").unwrap();
+        let old = fs::metadata(&path).unwrap().modified().unwrap();
+        write_atomic(&path, b"one").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), old);
+        write_atomic(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        // Nothing but the file itself is left.
+        assert_eq!(
+            fs::read_dir(folder.path().join("inner")).unwrap().count(),
+            1
+        );
+    }
+
+    #[test]
+    fn one_holder_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let held = lock(&path).unwrap();
+        let other = File::open(&path).unwrap();
+        assert!(other.try_lock().is_err());
+        drop(held);
+        assert!(other.try_lock().is_ok());
+    }
+
+    #[test]
+    fn leftovers_go_and_the_rest_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [".wheel-abc", "wheel", "kept"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        sweep(folder.path(), ".wheel-").unwrap();
+        assert!(!folder.path().join(".wheel-abc").exists());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        sweep(&folder.path().join("none"), ".wheel-").unwrap();
+    }
+
+    #[test]
+    fn sha256_of_nothing() {
+        assert!(sha256(b"").starts_with("e3b0c44298fc1c149afbf4c8996fb924"));
+    }
+}

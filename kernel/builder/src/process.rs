@@ -146,10 +146,11 @@ pub fn follow(command: &mut Command, each: &mut dyn FnMut(&str)) -> Result<Print
     if status.success() {
         return Ok(Printed { stdout, stderr });
     }
+    let output = tail(&format!("{stdout}{stderr}"), 200);
     Err(RunError::Failed {
         command: line,
         status,
-        output: tail(&stderr, 200),
+        output,
     })
 }
 

@@ -17,6 +17,9 @@ pub const NVCC_WHEEL: &str = "nvidia-cuda-nvcc==13.0.88";
 /// The wheel with nvdisasm.
 pub const NVDISASM_WHEEL: &str = "nvidia-cuda-nvdisasm==13.2.51";
 
+/// Folders in which downloads are unpacked.
+pub(super) const SCRATCH: &str = ".wheel-";
+
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(600);
 
 /// Why a tool was not to be had.
@@ -139,7 +142,7 @@ pub(super) fn ensure(
 
 fn fetch(tool: &'static str, wheel: &'static str, tools: &Path) -> Result<(), Error> {
     let scratch = tempfile::Builder::new()
-        .prefix(".wheel-")
+        .prefix(SCRATCH)
         .tempdir_in(tools)
         .map_err(files::on("create a folder in", tools))?;
     let at = scratch.path();

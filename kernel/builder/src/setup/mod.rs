@@ -111,6 +111,7 @@ impl CudaTools {
             return Ok(found);
         }
         let _lock = files::lock(&folder.join(".cuda-lock"))?;
+        files::sweep(folder, cuda::SCRATCH)?;
         // Someone else may have brought them while we waited: each looks again.
         let ptxas = optional(cuda::ensure("ptxas", folder, report), report);
         let nvdisasm = optional(cuda::ensure("nvdisasm", folder, report), report);
@@ -157,6 +158,7 @@ pub fn ensure(workspace: &Workspace, report: &mut dyn Report) -> Result<Tools, E
         Some(rust_src) => rust_src,
         None => {
             let _lock = files::lock(&workspace.tools().join(".lock"))?;
+            files::sweep(&workspace.tools(), rust_src::SCRATCH)?;
             rust_src::ensure(workspace, &toolchain, report)?
         }
     };

@@ -14,6 +14,9 @@ use crate::workspace::Workspace;
 /// Long enough for a slow line; a server that never answers must not hold a build.
 const RUSTUP_LIMIT: Duration = Duration::from_secs(120);
 
+/// Folders in which downloads are unpacked.
+pub(super) const SCRATCH: &str = ".rust-src-";
+
 /// Where the source came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RustSrcOrigin {
@@ -134,7 +137,7 @@ fn with_apt(
     step: &str,
 ) -> Result<PathBuf, String> {
     let scratch = tempfile::Builder::new()
-        .prefix(".rust-src-")
+        .prefix(SCRATCH)
         .tempdir_in(workspace.tools())
         .map_err(|error| error.to_string())?;
     let unpacked = apt::source_package(scratch.path(), &toolchain.release, &mut |now| {

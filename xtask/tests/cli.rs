@@ -1,0 +1,115 @@
+//! The command line as a person or a script meets it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn xtask() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.env_remove("RUST_BACKTRACE");
+    command
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../kernel/builder/tests/ptx")
+        .join(name)
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Standard output, which must be one JSON object and nothing else.
+fn object(output: &Output) -> Value {
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(value.is_object());
+    value
+}
+
+#[test]
+fn doctor_where_nothing_is_installed() {
+    let bare = || {
+        let mut command = xtask();
+        command
+            .env_clear()
+            .env("PATH", "/nonexistent")
+            .env("HOME", "/nonexistent");
+        command.args(["doctor", "--json"]);
+        command
+    };
+    for folder in [env!("CARGO_MANIFEST_DIR"), "/"] {
+        let output = bare().current_dir(folder).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let report = object(&output);
+        assert_eq!(report["passed"], false);
+        for item in report["items"].as_array().unwrap() {
+            assert_eq!(item["state"] == "ok", item.get("fix").is_none(), "{item}");
+        }
+        let strict = bare().arg("--strict").current_dir(folder).output().unwrap();
+        assert!(!strict.status.success());
+    }
+}
+
+#[test]
+fn validate_says_it_in_one_object() {
+    let good = xtask()
+        .args(["validate", "--json"])
+        .arg(fixture("clean.ptx"))
+        .output()
+        .unwrap();
+    assert!(good.status.success(), "{}", stderr(&good));
+    let report = object(&good);
+    assert_eq!(
+        (&report["passed"], &report["files"][0]["target"]),
+        (&true.into(), &"sm_90a".into())
+    );
+
+    let files = [
+        fixture("clean.ptx"),
+        fixture("stack.ptx"),
+        fixture("missing.ptx"),
+    ];
+    let bad = xtask()
+        .args(["validate", "--json"])
+        .args(files)
+        .output()
+        .unwrap();
+    assert!(!bad.status.success());
+    let report = object(&bad);
+    assert_eq!(report["passed"], false);
+    assert_eq!(report["files"].as_array().unwrap().len(), 2);
+    assert!(
+        report["errors"][0]
+            .as_str()
+            .unwrap()
+            .contains("missing.ptx")
+    );
+    assert_eq!(report["files"][1]["failures"][0]["check"], "stack");
+    assert!(stderr(&bad).contains("stack.ptx:6: stack"));
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let output = xtask().args(["build", "--arch", "sm_80"]).output().unwrap();
+    assert!(!output.status.success());
+    assert!(
+        stderr(&output).contains("sm_90a, sm_100a, sm_103a"),
+        "{}",
+        stderr(&output)
+    );
+
+    // `setup` has no use without sources.
+    let mut lost = xtask();
+    lost.env_remove("CARGO_MANIFEST_DIR")
+        .current_dir("/")
+        .arg("setup");
+    let output = lost.output().unwrap();
+    assert!(!output.status.success());
+    assert!(
+        stderr(&output).contains("no Cargo workspace"),
+        "{}",
+        stderr(&output)
+    );
+}
