@@ -218,3 +218,6 @@ impl fmt::Debug for Device {
         write!(f, "Device({}: {})", self.ordinal(), self.name())
     }
 }
+
+#[cfg(test)]
+mod tests;

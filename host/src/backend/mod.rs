@@ -7,6 +7,8 @@
 
 pub(crate) mod cuda;
 mod driver;
+#[cfg(test)]
+pub(crate) mod fake;
 
 use std::any::Any;
 use std::ffi::CStr;

@@ -120,11 +120,15 @@ fn checked(args: &Args, backend: &mut &'static str) -> Result<Report> {
         }
         Some(device) => {
             *backend = "cuda";
-            let image = match device.kernels()?.image() {
+            let module = device.kernels()?.module();
+            let image = match module.image() {
                 Image::Cubin => "cubins",
                 Image::Ptx => "PTX, compiled by the driver",
             };
             eprintln!("{}, {image}", device.name());
+            if let Some(error) = module.cubin_error() {
+                eprintln!("the cubin was not taken: {error}");
+            }
             let arch = device.arch()?.name();
             let checks = on_device(args, &device, &data)?;
             Ok(Report::new("cuda", Some(arch), args.shape.report(), checks))
