@@ -180,31 +180,66 @@ fn block(a: &[f64], b: &[f64], depth: usize) -> [[f64; COLS]; ROWS] {
         // SAFETY: the processor has both.
         return unsafe { block_fma(a, b, depth) };
     }
-    block_of(a, b, depth, |a, b, sum| a * b + sum)
+    block_scalar(a, b, depth)
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn block_fma(a: &[f64], b: &[f64], depth: usize) -> [[f64; COLS]; ROWS] {
-    block_of(a, b, depth, f64::mul_add)
-}
-
-#[inline(always)]
-fn block_of(
-    a: &[f64],
-    b: &[f64],
-    depth: usize,
-    multiply_add: impl Fn(f64, f64, f64) -> f64,
-) -> [[f64; COLS]; ROWS] {
+fn block_scalar(a: &[f64], b: &[f64], depth: usize) -> [[f64; COLS]; ROWS] {
     let mut sums = [[0.0; COLS]; ROWS];
-    let (a, _) = a[..depth * ROWS].as_chunks::<ROWS>();
-    let (b, _) = b[..depth * COLS].as_chunks::<COLS>();
-    for (a, b) in a.iter().zip(b) {
-        for i in 0..ROWS {
-            for j in 0..COLS {
-                sums[i][j] = multiply_add(a[i], b[j], sums[i][j]);
+    for (a, b) in panels(a, b, depth) {
+        for (sums, a) in sums.iter_mut().zip(a) {
+            for (sum, b) in sums.iter_mut().zip(b) {
+                *sum += a * b;
             }
         }
     }
     sums
+}
+
+/// As vectors by hand: LLVM keeps the loop above scalar, and spills it.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn block_fma(a: &[f64], b: &[f64], depth: usize) -> [[f64; COLS]; ROWS] {
+    use std::arch::x86_64::{__m256d, _mm256_fmadd_pd, _mm256_set1_pd, _mm256_setzero_pd};
+
+    let mut sums = [[_mm256_setzero_pd(); COLS / 4]; ROWS];
+    for (a, b) in panels(a, b, depth) {
+        let b: [__m256d; COLS / 4] = bytemuck::cast(*b);
+        for (sums, &a) in sums.iter_mut().zip(a) {
+            let a = _mm256_set1_pd(a);
+            for (sum, b) in sums.iter_mut().zip(b) {
+                *sum = _mm256_fmadd_pd(a, b, *sum);
+            }
+        }
+    }
+    bytemuck::cast(sums)
+}
+
+/// The two panels, k by k.
+#[inline(always)]
+fn panels<'a>(
+    a: &'a [f64],
+    b: &'a [f64],
+    depth: usize,
+) -> impl Iterator<Item = (&'a [f64; ROWS], &'a [f64; COLS])> {
+    let (a, _) = a[..depth * ROWS].as_chunks::<ROWS>();
+    let (b, _) = b[..depth * COLS].as_chunks::<COLS>();
+    a.iter().zip(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Small integers are exact in either, so the two must agree to the bit.
+    #[test]
+    fn both_blocks_sum_the_same() {
+        for depth in [0, 1, 7, DEPTH] {
+            let widen = |seed, len: usize| -> Vec<f64> {
+                let values: Vec<f32> = crate::fill::integers(seed, len, 9);
+                values.into_iter().map(f64::from).collect()
+            };
+            let (a, b) = (widen(1, depth * ROWS), widen(2, depth * COLS));
+            assert_eq!(block(&a, &b, depth), block_scalar(&a, &b, depth));
+        }
+    }
 }
