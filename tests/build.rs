@@ -8,7 +8,12 @@ use mok_build::compile::{self, Package};
 use mok_build::{Arch, Silent, Workspace, setup};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    for path in ["probes/src", "probes/Cargo.toml", "../kernel/src", "../kernel/Cargo.toml"] {
+    for path in [
+        "probes/src",
+        "probes/Cargo.toml",
+        "../kernel/src",
+        "../kernel/Cargo.toml",
+    ] {
         println!("cargo::rerun-if-changed={path}");
     }
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
@@ -30,5 +35,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// An absent cubin becomes an empty file: the driver then compiles the PTX.
 fn embed(to: &Path, from: Option<&Path>) -> Result<(), Box<dyn Error>> {
-    Ok(fs::write(to, from.map(fs::read).transpose()?.unwrap_or_default())?)
+    Ok(fs::write(
+        to,
+        from.map(fs::read).transpose()?.unwrap_or_default(),
+    )?)
 }

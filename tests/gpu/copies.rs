@@ -17,11 +17,51 @@ struct Case {
 }
 
 const CASES: [(Case, &LaunchSpec, &LaunchSpec); 5] = [
-    (Case { dims: &[1000], tile: &[256], at: [900, 0, 0, 0, 0] }, &spec::TMA_1D, &spec::MULTICAST_1D),
-    (Case { dims: &[40, 30], tile: &[32, 16], at: [-4, 20, 0, 0, 0] }, &spec::TMA_2D, &spec::MULTICAST_2D),
-    (Case { dims: &[20, 9, 7], tile: &[8, 4, 4], at: [4, -2, 5, 0, 0] }, &spec::TMA_3D, &spec::MULTICAST_3D),
-    (Case { dims: &[12, 5, 6, 3], tile: &[8, 3, 2, 2], at: [8, 3, 2, -1, 0] }, &spec::TMA_4D, &spec::MULTICAST_4D),
-    (Case { dims: &[12, 5, 4, 3, 3], tile: &[4, 3, 2, 2, 2], at: [4, 3, -1, 2, 1] }, &spec::TMA_5D, &spec::MULTICAST_5D),
+    (
+        Case {
+            dims: &[1000],
+            tile: &[256],
+            at: [900, 0, 0, 0, 0],
+        },
+        &spec::TMA_1D,
+        &spec::MULTICAST_1D,
+    ),
+    (
+        Case {
+            dims: &[40, 30],
+            tile: &[32, 16],
+            at: [-4, 20, 0, 0, 0],
+        },
+        &spec::TMA_2D,
+        &spec::MULTICAST_2D,
+    ),
+    (
+        Case {
+            dims: &[20, 9, 7],
+            tile: &[8, 4, 4],
+            at: [4, -2, 5, 0, 0],
+        },
+        &spec::TMA_3D,
+        &spec::MULTICAST_3D,
+    ),
+    (
+        Case {
+            dims: &[12, 5, 6, 3],
+            tile: &[8, 3, 2, 2],
+            at: [8, 3, 2, -1, 0],
+        },
+        &spec::TMA_4D,
+        &spec::MULTICAST_4D,
+    ),
+    (
+        Case {
+            dims: &[12, 5, 4, 3, 3],
+            tile: &[4, 3, 2, 2, 2],
+            at: [4, 3, -1, 2, 1],
+        },
+        &spec::TMA_5D,
+        &spec::MULTICAST_5D,
+    ),
 ];
 
 impl Case {
@@ -44,7 +84,11 @@ impl Case {
     }
 
     fn args(&self) -> ProbeArgs {
-        ProbeArgs { at: self.at, bytes: self.tile.iter().product::<u32>() * 4, ..ProbeArgs::default() }
+        ProbeArgs {
+            at: self.at,
+            bytes: self.tile.iter().product::<u32>() * 4,
+            ..ProbeArgs::default()
+        }
     }
 
     /// For each element of the box, innermost first: where it lies in the tensor, if it does.
@@ -105,14 +149,31 @@ fn multicast(case: &Case, spec: &'static LaunchSpec) -> Outcome {
     let elements = case.elements();
     let output = device.buffer_filled::<f32>(2 * elements.len(), 0xff)?;
     let map = device.tensor_map(&case.map(input.ptr()))?;
-    let args = ProbeArgs { output: output.ptr().as_raw(), ..case.args() };
+    let args = ProbeArgs {
+        output: output.ptr().as_raw(),
+        ..case.args()
+    };
     let kernel = probes.kernel(spec)?;
     let launch = kernel.launch().grid([2, 1, 1]).shared(spec.max_shared);
     // SAFETY: as above; the output has room for two boxes.
-    unsafe { launch.map(&map).map(&map).map(&map).arg(&args).enqueue(&stream)? };
+    unsafe {
+        launch
+            .map(&map)
+            .map(&map)
+            .map(&map)
+            .arg(&args)
+            .enqueue(&stream)?
+    };
     stream.synchronize()?;
-    let one: Vec<f32> = elements.iter().map(|at| at.map_or(0.0, |at| at as f32 + 1.0)).collect();
-    expect_equal("both blocks", &output.to_vec()?, &[one.clone(), one].concat())
+    let one: Vec<f32> = elements
+        .iter()
+        .map(|at| at.map_or(0.0, |at| at as f32 + 1.0))
+        .collect();
+    expect_equal(
+        "both blocks",
+        &output.to_vec()?,
+        &[one.clone(), one].concat(),
+    )
 }
 
 /// Bulk copies in both directions, both parities, all ways of waiting.
@@ -131,9 +192,19 @@ fn bulk() -> Outcome {
     };
     let kernel = probes.kernel(&spec::BULK)?;
     // SAFETY: the buffers have the sizes that `bytes` says.
-    unsafe { kernel.launch().grid([1, 1, 1]).shared(spec::BULK.max_shared).arg(&args).enqueue(&stream)? };
+    unsafe {
+        kernel
+            .launch()
+            .grid([1, 1, 1])
+            .shared(spec::BULK.max_shared)
+            .arg(&args)
+            .enqueue(&stream)?
+    };
     stream.synchronize()?;
-    let want: Vec<u32> = [1, 2].iter().flat_map(|add| values.iter().map(move |value| value + add)).collect();
+    let want: Vec<u32> = [1, 2]
+        .iter()
+        .flat_map(|add| values.iter().map(move |value| value + add))
+        .collect();
     expect_equal("copies", &output.to_vec()?, &want)
 }
 
@@ -146,12 +217,26 @@ fn map_in_memory() -> Outcome {
     let elements = case.elements();
     let output = device.buffer_filled::<f32>(elements.len(), 0xff)?;
     let map = device.buffer_from(device.tensor_map(&case.map(input.ptr()))?.as_bytes())?;
-    let args = ProbeArgs { input: map.ptr().as_raw(), output: output.ptr().as_raw(), ..case.args() };
+    let args = ProbeArgs {
+        input: map.ptr().as_raw(),
+        output: output.ptr().as_raw(),
+        ..case.args()
+    };
     let kernel = probes.kernel(&spec::MAP_IN_MEMORY)?;
     // SAFETY: the map is valid and lives; the output has room for the box.
-    unsafe { kernel.launch().grid([1, 1, 1]).shared(spec::BULK.max_shared).arg(&args).enqueue(&stream)? };
+    unsafe {
+        kernel
+            .launch()
+            .grid([1, 1, 1])
+            .shared(spec::BULK.max_shared)
+            .arg(&args)
+            .enqueue(&stream)?
+    };
     stream.synchronize()?;
-    let want: Vec<f32> = elements.iter().map(|at| at.map_or(0.0, |at| at as f32 + 1.0)).collect();
+    let want: Vec<f32> = elements
+        .iter()
+        .map(|at| at.map_or(0.0, |at| at as f32 + 1.0))
+        .collect();
     expect_equal("box", &output.to_vec()?, &want)
 }
 
@@ -162,11 +247,21 @@ fn cluster() -> Outcome {
     let values: Vec<u32> = (0..64).map(|word| 5000 + word).collect();
     let input = device.buffer_from(&values)?;
     let output: Buffer<u32> = device.buffer_zeroed(12 * 260)?;
-    let args =
-        ProbeArgs { input: input.ptr().as_raw(), output: output.ptr().as_raw(), ..ProbeArgs::default() };
+    let args = ProbeArgs {
+        input: input.ptr().as_raw(),
+        output: output.ptr().as_raw(),
+        ..ProbeArgs::default()
+    };
     let kernel = probes.kernel(&spec::CLUSTER)?;
     // SAFETY: the buffers have the sizes that the probe states.
-    unsafe { kernel.launch().grid([12, 1, 1]).shared(spec::CLUSTER.max_shared).arg(&args).enqueue(&stream)? };
+    unsafe {
+        kernel
+            .launch()
+            .grid([12, 1, 1])
+            .shared(spec::CLUSTER.max_shared)
+            .arg(&args)
+            .enqueue(&stream)?
+    };
     stream.synchronize()?;
     let mut want = Vec::new();
     for block in 0..12u32 {
@@ -189,8 +284,12 @@ pub fn trials() -> Vec<Trial> {
     ];
     for (index, (case, plain, cast)) in CASES.iter().enumerate() {
         let rank = index + 1;
-        trials.push(trial(format!("copies::tensor_{rank}d"), move || tensor_copy(case, plain)));
-        trials.push(trial(format!("copies::multicast_{rank}d"), move || multicast(case, cast)));
+        trials.push(trial(format!("copies::tensor_{rank}d"), move || {
+            tensor_copy(case, plain)
+        }));
+        trials.push(trial(format!("copies::multicast_{rank}d"), move || {
+            multicast(case, cast)
+        }));
     }
     trials
 }

@@ -4,6 +4,7 @@ mod copies;
 mod gemm;
 mod instructions;
 mod large;
+mod sanitizer;
 mod wgmma;
 
 use std::error::Error;
@@ -15,7 +16,9 @@ type Outcome = Result<(), Box<dyn Error>>;
 
 /// A named test on the GPU.
 fn trial(name: impl Into<String>, run: impl FnOnce() -> Outcome + Send + 'static) -> Trial {
-    Trial::test(name, move || run().map_err(|error| Failed::from(error.to_string())))
+    Trial::test(name, move || {
+        run().map_err(|error| Failed::from(error.to_string()))
+    })
 }
 
 /// An error unless the two are equal, with the first place where they differ.
@@ -29,7 +32,10 @@ fn expect_equal<T: PartialEq + std::fmt::Debug>(what: &str, got: &[T], want: &[T
             "{what}: [{at}] is {:?}, expected {:?} ({} of {} differ)",
             got[at],
             want[at],
-            got.iter().zip(want).filter(|(got, want)| got != want).count(),
+            got.iter()
+                .zip(want)
+                .filter(|(got, want)| got != want)
+                .count(),
             got.len()
         )
         .into()),
@@ -46,9 +52,13 @@ fn main() {
     trials.extend(wgmma::trials());
     trials.extend(gemm::trials());
     trials.extend(large::trials());
+    trials.extend(sanitizer::trials());
     if let Some(reason) = mok_tests::no_gpu() {
         eprintln!("GPU tests are ignored: {reason}");
-        trials = trials.into_iter().map(|trial| trial.with_ignored_flag(true)).collect();
+        trials = trials
+            .into_iter()
+            .map(|trial| trial.with_ignored_flag(true))
+            .collect();
     }
     libtest_mimic::run(&arguments, trials).exit();
 }

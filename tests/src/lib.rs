@@ -1,5 +1,7 @@
 //! What the whole-product tests share: the probes, loaded on a device.
 
+use std::sync::OnceLock;
+
 use mok::{Device, Error, Kernel, Module};
 use mok_kernel::launch::LaunchSpec;
 
@@ -14,8 +16,17 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Loads the probes on GPU 0.
-    pub fn load() -> Result<Probes, Error> {
+    /// The probes on GPU 0, loaded once.
+    pub fn load() -> Result<&'static Probes, Error> {
+        static LOADED: OnceLock<Probes> = OnceLock::new();
+        if let Some(probes) = LOADED.get() {
+            return Ok(probes);
+        }
+        let probes = Probes::load_new()?;
+        Ok(LOADED.get_or_init(|| probes))
+    }
+
+    fn load_new() -> Result<Probes, Error> {
         let device = Device::cuda(0)?;
         let cubin = (!CUBIN.is_empty()).then_some(CUBIN);
         let module = Module::load(&device, cubin, Some(PTX))?;
@@ -32,7 +43,10 @@ impl Probes {
 pub fn no_gpu() -> Option<String> {
     match Device::cuda(0).and_then(|device| device.arch()) {
         Ok(mok::Arch::Sm90a) => None,
-        Ok(arch) => Some(format!("the probes are for sm_90a, this GPU is {}", arch.name())),
+        Ok(arch) => Some(format!(
+            "the probes are for sm_90a, this GPU is {}",
+            arch.name()
+        )),
         Err(error) => Some(error.to_string()),
     }
 }

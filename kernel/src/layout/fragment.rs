@@ -80,7 +80,7 @@ mod tests {
             Major::K => (0, mn, 2 * k),
             Major::Mn => (mn / 64 * panel, k, 2 * (mn % 64)),
         };
-        base + line * 128 + (byte / 16 ^ line % 8) * 16 + byte % 16
+        base + line * 128 + ((byte / 16) ^ (line % 8)) * 16 + byte % 16
     }
 
     #[test]

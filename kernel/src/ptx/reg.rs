@@ -69,9 +69,8 @@ pub fn nanosleep(ns: u32) {
 /// Ends the kernel with an error for the whole context. The panic handler's last resort.
 #[inline(always)]
 pub fn trap() -> ! {
-    // SAFETY: `trap` doesn't return to the thread; the loop tells the compiler so.
-    unsafe { asm!("trap;", options(nostack)) };
-    loop {}
+    // SAFETY: `trap` doesn't return to the thread.
+    unsafe { asm!("trap;", options(noreturn, nostack)) }
 }
 
 /// Raises (`inc`) or lowers (`dec`) this warp's register limit ("setmaxnreg").

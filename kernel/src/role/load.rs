@@ -17,7 +17,7 @@ use crate::sync::ring::{Producer, Ring};
 /// block's, `maps` have the boxes that `P` needs.
 #[inline(always)]
 pub unsafe fn load<P: Product, T: GroupTable>(
-    mut tiles: Tiles<T>,
+    tiles: Tiles<T>,
     problem: &Problem,
     maps: Maps,
     ring: Ring,
@@ -30,7 +30,7 @@ pub unsafe fn load<P: Product, T: GroupTable>(
         tma::prefetch(maps.b);
     }
     let mut stages = Producer::new(ring);
-    while let Some(tile) = tiles.next() {
+    for tile in tiles {
         let depth = problem.depth(tile.rows);
         let mut step = 0;
         while step < depth {

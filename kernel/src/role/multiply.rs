@@ -25,7 +25,7 @@ const BARRIER: u32 = 1;
 /// initialised, `base` and `plan` are the block's, `args` describes valid memory.
 #[inline(always)]
 pub unsafe fn multiply<P: Product, E: Engine, T: GroupTable>(
-    mut tiles: Tiles<T>,
+    tiles: Tiles<T>,
     problem: &Problem,
     args: &GemmArgs,
     part: u32,
@@ -34,9 +34,9 @@ pub unsafe fn multiply<P: Product, E: Engine, T: GroupTable>(
     plan: &SharedPlan,
 ) {
     let thread = reg::thread_idx() % 128;
-    let elected = thread % 32 == 0;
+    let elected = thread.is_multiple_of(32);
     let mut stages = Consumer::new(ring);
-    while let Some(tile) = tiles.next() {
+    for tile in tiles {
         let depth = problem.depth(tile.rows);
         let mut sums = Accumulators::zero();
         let mut step = 0;

@@ -118,8 +118,8 @@ unsafe fn sum(table: SharedTable, problem: &Problem, args: &GemmArgs, lane: u32)
     while first < table.groups {
         let group = first + lane;
         let real = group < table.groups;
-        // SAFETY: inside the table; lanes past its end neither load nor store.
         let wanted = if real {
+            // SAFETY: inside the table.
             unsafe { shared::load_u32(table.rows.add(4 * group)) }
         } else {
             0

@@ -36,7 +36,10 @@ unsafe extern "ptx-kernel" fn probe_cluster(args: ProbeArgs) {
         cluster_arrive!();
         cluster_wait!();
 
-        shared::store_cluster_u32(own.add(4 * thread).in_block(next), 100 * reg::block_idx() + thread);
+        shared::store_cluster_u32(
+            own.add(4 * thread).in_block(next),
+            100 * reg::block_idx() + thread,
+        );
         mbarrier::arrive_cluster(stores.in_block(next));
         if thread == 0 {
             bulk::copy_cluster(received.in_block(next), sent, 256, copies.in_block(next));
@@ -53,7 +56,10 @@ unsafe extern "ptx-kernel" fn probe_cluster(args: ProbeArgs) {
         let out = args.output + reg::block_idx() as u64 * OUT;
         let at = |word: u32| out + 4 * word as u64;
         global::store_u32(at(thread), shared::load_u32(own.add(4 * thread)));
-        global::store_u32(at(64 + thread), shared::load_cluster_u32(own.add(4 * thread).in_block(next)));
+        global::store_u32(
+            at(64 + thread),
+            shared::load_cluster_u32(own.add(4 * thread).in_block(next)),
+        );
         global::store_u32(at(128 + thread), shared::load_u32(received.add(4 * thread)));
         global::store_u32(at(192 + thread), shared::load_u32(cast.add(4 * thread)));
         if thread == 0 {

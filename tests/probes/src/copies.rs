@@ -61,10 +61,18 @@ unsafe extern "ptx-kernel" fn probe_bulk(args: ProbeArgs) {
             fence::proxy_async_shared();
             block_sync!();
             if reg::thread_idx() == 0 {
-                bulk::store((args.output + (round * args.bytes) as u64) as *mut u8, base, args.bytes);
+                bulk::store(
+                    (args.output + (round * args.bytes) as u64) as *mut u8,
+                    base,
+                    args.bytes,
+                );
                 bulk::commit();
                 // Only the source must be free for the next round; the last one waits in full.
-                if round == 0 { bulk::wait_read::<0>() } else { bulk::wait::<0>() }
+                if round == 0 {
+                    bulk::wait_read::<0>()
+                } else {
+                    bulk::wait::<0>()
+                }
             }
             block_sync!();
             round += 1;
@@ -158,7 +166,12 @@ unsafe extern "ptx-kernel" fn probe_map_in_memory(args: ProbeArgs) {
         if reg::thread_idx() == 0 {
             fence::tensormap_acquire_sys(args.input as *const u8);
             mbarrier::arrive_expect(bar, args.bytes);
-            tma::load_2d(base, TensorMapRef(args.input), [args.at[0], args.at[1]], bar);
+            tma::load_2d(
+                base,
+                TensorMapRef(args.input),
+                [args.at[0], args.at[1]],
+                bar,
+            );
             mbarrier::wait(bar, 0);
             bulk::store(args.output as *mut u8, base, args.bytes);
             bulk::commit();

@@ -4,8 +4,8 @@ use mok_kernel::mma::warp::WarpMma;
 use mok_kernel::ptx::cvt::unpack_bf16;
 use mok_kernel::ptx::shared::dynamic_base;
 use mok_kernel::ptx::{global, reg, shared};
-use mok_kernel::{block_sync, gemm_entry};
 use mok_kernel::role::product::{Dgrad, Forward, Wgrad};
+use mok_kernel::{block_sync, gemm_entry};
 
 use crate::spec::{CompareArgs, NaiveArgs};
 
@@ -29,7 +29,7 @@ gemm_entry! {
 unsafe fn bf16(base: u64, index: u64) -> f32 {
     // SAFETY: the word around the element is part of the array: its length is even.
     let (low, high) = unpack_bf16(unsafe { global::load_u32(base + (index / 2) * 4) });
-    if index % 2 == 0 { low } else { high }
+    if index.is_multiple_of(2) { low } else { high }
 }
 
 /// One thread an element of D, f32 sums in order: the grid's x counts rows of D (of all groups,
@@ -47,7 +47,9 @@ unsafe extern "ptx-kernel" fn probe_naive_gemm(args: NaiveArgs) {
     unsafe {
         if args.form == 2 {
             // NonZero: a plain division would bring a panic into the kernel.
-            let Some(rows_of_d) = core::num::NonZeroU64::new(m) else { return };
+            let Some(rows_of_d) = core::num::NonZeroU64::new(m) else {
+                return;
+            };
             let (group, row) = (line / rows_of_d, line % rows_of_d);
             let start = global::load_u32(args.starts + 4 * group) as u64;
             let rows = global::load_u32(args.rows + 4 * group) as u64;
@@ -72,7 +74,11 @@ unsafe extern "ptx-kernel" fn probe_naive_gemm(args: NaiveArgs) {
             }
             let mut i = 0;
             while i < k {
-                let b = if args.form == 0 { (found * n + column) * k + i } else { (found * k + i) * n + column };
+                let b = if args.form == 0 {
+                    (found * n + column) * k + i
+                } else {
+                    (found * k + i) * n + column
+                };
                 sum += bf16(args.a, line * k + i) * bf16(args.b, b);
                 i += 1;
             }
@@ -103,7 +109,11 @@ unsafe extern "ptx-kernel" fn probe_compare_rows(args: CompareArgs) {
             } else {
                 // bf16, widened; all ones stays a mark.
                 let word = global::load_u32(args.d + at / 2 * 4);
-                let half = if at % 2 == 0 { word & 0xffff } else { word >> 16 };
+                let half = if at.is_multiple_of(2) {
+                    word & 0xffff
+                } else {
+                    word >> 16
+                };
                 if half == 0xffff { u32::MAX } else { half << 16 }
             };
             if want == u32::MAX || got == u32::MAX {
@@ -111,8 +121,7 @@ unsafe extern "ptx-kernel" fn probe_compare_rows(args: CompareArgs) {
             } else {
                 let (got, want) = (f32::from_bits(got), f32::from_bits(want));
                 let difference = got - want;
-                // Comparing is false for a NaN.
-                bad += !(difference.abs() < f32::INFINITY) as u32;
+                bad += !difference.is_finite() as u32;
                 error += difference * difference;
                 norm += want * want;
             }

@@ -25,7 +25,10 @@ unsafe extern "ptx-kernel" fn probe_atomics(args: ProbeArgs) {
         atom::add_acq_rel_sys_u64(at(1) as *mut u64, 3);
         atom::add_relaxed_sys_u64(at(1) as *mut u64, 4);
         atom::red_release_sys_u64(at(1) as *mut u64, 5);
-        atom::max_relaxed_gpu_u64(at(2) as *mut u64, (reg::block_idx() * 1000 + reg::thread_idx()) as u64);
+        atom::max_relaxed_gpu_u64(
+            at(2) as *mut u64,
+            (reg::block_idx() * 1000 + reg::thread_idx()) as u64,
+        );
         // A lock-free increment by compare and swap.
         let mut seen = atom::load_relaxed_gpu_u64(at(3) as *const u64);
         loop {
@@ -55,7 +58,10 @@ unsafe extern "ptx-kernel" fn probe_atomics(args: ProbeArgs) {
                 reg::nanosleep(100);
             }
             let sum = atom::load_acquire_sys_u64(at(5) as *const u64) as u32;
-            global::store_u32(args.output + 64 + 4 * (blocks + reg::block_idx()) as u64, sum);
+            global::store_u32(
+                args.output + 64 + 4 * (blocks + reg::block_idx()) as u64,
+                sum,
+            );
         }
     }
 }

@@ -26,7 +26,10 @@ unsafe extern "ptx-kernel" fn probe_race_async(args: ProbeArgs) {
         if args.mode == 1 {
             mbarrier::wait(bar, 0);
         }
-        global::store_u32(args.output + 4 * thread as u64, shared::load_u32(base.add(4 * thread)));
+        global::store_u32(
+            args.output + 4 * thread as u64,
+            shared::load_u32(base.add(4 * thread)),
+        );
         mbarrier::wait(bar, 0);
     }
 }
@@ -42,6 +45,9 @@ unsafe extern "ptx-kernel" fn probe_race_plain(args: ProbeArgs) {
         if args.mode == 1 {
             block_sync!();
         }
-        global::store_u32(args.output + 4 * thread as u64, shared::load_u32(base.add(4 * (thread ^ 32))));
+        global::store_u32(
+            args.output + 4 * thread as u64,
+            shared::load_u32(base.add(4 * (thread ^ 32))),
+        );
     }
 }

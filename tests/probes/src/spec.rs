@@ -69,8 +69,11 @@ const MAPS: &[Param] = &[
     Param::TensorMap,
     Param::Bytes(size_of::<ProbeArgs>() as u32),
 ];
-const TWO_MAPS: &[Param] =
-    &[Param::TensorMap, Param::TensorMap, Param::Bytes(size_of::<ProbeArgs>() as u32)];
+const TWO_MAPS: &[Param] = &[
+    Param::TensorMap,
+    Param::TensorMap,
+    Param::Bytes(size_of::<ProbeArgs>() as u32),
+];
 
 const fn spec(
     entry: &'static str,
@@ -78,7 +81,14 @@ const fn spec(
     cluster: u32,
     params: &'static [Param],
 ) -> LaunchSpec {
-    LaunchSpec { entry, threads, min_blocks: 1, cluster, params, max_shared: 64 * 1024 }
+    LaunchSpec {
+        entry,
+        threads,
+        min_blocks: 1,
+        cluster,
+        params,
+        max_shared: 64 * 1024,
+    }
 }
 
 macro_rules! specs {

@@ -4,7 +4,8 @@ use mok_kernel::ptx::cvt::{pack_bf16, unpack_bf16};
 use mok_kernel::ptx::shared::dynamic_base;
 use mok_kernel::ptx::{global, reg, shared};
 use mok_kernel::{
-    ballot, block_sync, load_matrix, named_sync, shuffle, shuffle_up, shuffle_xor, store_matrix, warp_sync,
+    ballot, block_sync, load_matrix, named_sync, shuffle, shuffle_up, shuffle_xor, store_matrix,
+    warp_sync,
 };
 
 use crate::spec::ProbeArgs;
@@ -46,14 +47,20 @@ unsafe extern "ptx-kernel" fn probe_matrix(args: ProbeArgs) {
         word = 0;
         while word < 4 {
             let at = 32 * word + lane;
-            global::store_u32(args.output + 4 * at as u64, shared::load_u32(base.add(4 * at)));
+            global::store_u32(
+                args.output + 4 * at as u64,
+                shared::load_u32(base.add(4 * at)),
+            );
             word += 1;
         }
         warp_sync!();
         word = 0;
         while word < 4 {
             let at = 32 * word + lane;
-            shared::store_u32(base.add(4 * at), global::load_u32(args.input + 4 * (128 + at) as u64));
+            shared::store_u32(
+                base.add(4 * at),
+                global::load_u32(args.input + 4 * (128 + at) as u64),
+            );
             word += 1;
         }
         warp_sync!();

@@ -7,7 +7,9 @@ use mok_kernel::mma::tile::PANEL;
 use mok_kernel::ptx::shared::{SmemAddr, dynamic_base};
 use mok_kernel::ptx::tma::{self, TensorMapRef};
 use mok_kernel::ptx::{fence, global, mbarrier, reg};
-use mok_kernel::{block_sync, load_matrix, tensor_map_param, wgmma, wgmma_commit, wgmma_fence, wgmma_wait};
+use mok_kernel::{
+    block_sync, load_matrix, tensor_map_param, wgmma, wgmma_commit, wgmma_fence, wgmma_wait,
+};
 
 use crate::spec::ProbeArgs;
 
