@@ -56,7 +56,21 @@ impl Device {
         cuda::device_count()
     }
 
-    /// Shares a context that cudarc holds.
+    /// Shares a context that cudarc holds, as candle's and burn's CUDA backends do: their memory
+    /// (by [`DevicePtr::from_raw`](crate::DevicePtr::from_raw)) and their streams (by
+    /// [`Stream::from_cudarc`]) can be used with this device.
+    ///
+    /// ```no_run
+    /// use cudarc::driver::CudaContext;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let context = CudaContext::new(0)?;
+    /// let device = mok::Device::from_cudarc(context.clone())?;
+    /// let stream = mok::Stream::from_cudarc(&device, context.default_stream())?;
+    /// stream.synchronize()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn from_cudarc(context: Arc<CudaContext>) -> Result<Device> {
         Ok(Device::with(Arc::new(Cuda::share(context)?)))
     }

@@ -426,7 +426,12 @@ impl Backend for Cuda {
                 format!("{attribute:?} = {value}")
             })
         };
-        set(F::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)?;
+        let dynamic = F::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // Only ever raised: another spec of the same entry may need more.
+        // SAFETY: a live function, by the trait's contract.
+        if shared > unsafe { self.function_attribute(function, dynamic) }? {
+            set(dynamic, shared)?;
+        }
         if cluster > crate::launch::PORTABLE_CLUSTER {
             set(F::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)?;
         }

@@ -25,6 +25,19 @@ fn module(device: &Device) -> Module {
     Module::from_ptx(device, ".version 8.4").unwrap()
 }
 
+#[test]
+fn everything_can_move_between_threads() {
+    fn is<T: Send + Sync>() {}
+    is::<Device>();
+    is::<Buffer<f32>>();
+    is::<Stream>();
+    is::<Event>();
+    is::<Module>();
+    is::<crate::module::Kernel>();
+    is::<GroupedGemm>();
+    is::<Error>();
+}
+
 /// Runs on machines with a driver and without.
 #[test]
 fn opening_a_device_never_panics() {

@@ -59,7 +59,7 @@ impl Comparison {
     }
 }
 
-/// Sums over one row.
+/// Sums over one row, or over all of them.
 struct Row {
     number: usize,
     error: f64,
@@ -70,18 +70,14 @@ struct Row {
 
 impl Row {
     fn relative(&self) -> f64 {
-        relative(self.error, self.norm, self.non_finite)
-    }
-}
-
-/// A relative norm from squares: exact zeros for a reference of zeros, and never a NaN.
-fn relative(error: f64, norm: f64, non_finite: usize) -> f64 {
-    if non_finite > 0 {
-        f64::INFINITY
-    } else if error == 0.0 {
-        0.0
-    } else {
-        (error / norm).sqrt()
+        if self.non_finite > 0 {
+            f64::INFINITY
+        } else if self.different == 0 {
+            0.0
+        } else {
+            // A reference of zeros has norm 0: anything else is infinitely far from it.
+            (self.error / self.norm).sqrt().max(f64::MIN_POSITIVE)
+        }
     }
 }
 
