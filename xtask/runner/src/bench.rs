@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::backend;
 use crate::golden::{image_name, sha256};
+use crate::place;
 use crate::progress::Progress;
 
 /// Time kernels on a GPU
@@ -118,6 +119,7 @@ struct Report {
     arch: &'static str,
     image: &'static str,
     ptx_sha256: String,
+    commit: Option<String>,
     sms: u32,
     results: Vec<Timing>,
 }
@@ -159,6 +161,7 @@ pub fn run(bench: &Bench) -> Result<bool> {
         image: image_name(device.kernels()?.image()),
         ptx_sha256: kernels::embedded(arch)
             .map_or_else(String::new, |code| sha256(code.ptx.as_bytes())),
+        commit: place::commit(),
         sms,
         results,
     };
@@ -179,8 +182,13 @@ pub fn run(bench: &Bench) -> Result<bool> {
     }
     println!("{table}\n");
     println!(
-        "{}, {}, {} SMs, {}, PTX {}",
-        report.device, report.driver, report.sms, report.image, report.ptx_sha256
+        "{}, {}, {} SMs, {}\nPTX {}\ncommit {}",
+        report.device,
+        report.driver,
+        report.sms,
+        report.image,
+        report.ptx_sha256,
+        report.commit.as_deref().unwrap_or("unknown")
     );
     Ok(true)
 }

@@ -38,6 +38,13 @@ pub struct Args {
     device: usize,
 }
 
+/// For readers of gemm.json; `Data` in shape.rs is what it describes.
+const INPUTS: &str = "mok::fill: normal(seed, len, deviation) or integers(seed, len, 3). \
+    x [capacity, k] from seed, deviation 1; dy [capacity, n] from seed + 1, deviation 1; \
+    w [groups, n, k] from seed + 2, deviation 1 / sqrt(k); old D from seed + 3, deviation 1, \
+    in f32, rounded to bf16 for add_bf16, and bytes of 0xFF for the other sinks. Rows of x and dy \
+    outside the groups are NaN. forward: x w^T, dgrad: dy w, wgrad: dy^T x.";
+
 #[derive(Serialize)]
 struct Record {
     schema: &'static str,
@@ -46,6 +53,9 @@ struct Record {
     arch: &'static str,
     image: &'static str,
     ptx_sha256: String,
+    commit: Option<String>,
+    /// How the inputs are made again.
+    inputs: &'static str,
     outputs: Vec<Output>,
 }
 
@@ -139,6 +149,8 @@ pub fn run(args: &Args) -> Result<bool> {
         arch: arch.name(),
         image: image_name(image),
         ptx_sha256: sha256(ptx.as_bytes()),
+        commit: place::commit(),
+        inputs: INPUTS,
         outputs,
     };
     let record = serde_json::to_vec_pretty(&record)?;

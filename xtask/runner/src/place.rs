@@ -1,40 +1,75 @@
 //! Where files are written by default: in a checkout, or in a pack.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
 
-/// The folder of golden files.
-pub fn golden() -> Result<PathBuf> {
+/// The two places.
+enum Place {
+    Pack(PathBuf),
+    Checkout(PathBuf),
+}
+
+fn find() -> Option<Place> {
+    let named = ["MOK_ROOT", "MOK_PACK"]
+        .into_iter()
+        .filter_map(env::var_os)
+        .map(PathBuf::from);
     let starts = [
         env::current_dir().ok(),
         env::current_exe().ok(),
         // Cargo sets it for what it runs, wherever the caller stands.
         env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from),
     ];
-    let named = ["MOK_ROOT", "MOK_PACK"]
-        .into_iter()
-        .filter_map(env::var_os)
-        .map(PathBuf::from);
-    named
-        .chain(
-            starts
-                .iter()
-                .flatten()
-                .flat_map(|start| start.ancestors().map(Path::to_owned)),
-        )
-        .find_map(|folder| {
-            if folder.join("mok-pack.json").is_file() {
-                Some(folder.join("golden"))
-            } else if folder.join("kernel/Cargo.toml").is_file() {
-                Some(folder.join("tests/golden"))
-            } else {
-                None
-            }
-        })
-        .context(
+    let above = starts
+        .iter()
+        .flatten()
+        .flat_map(|start| start.ancestors().map(Path::to_owned));
+    named.chain(above).find_map(|folder| {
+        if folder.join(MANIFEST).is_file() {
+            Some(Place::Pack(folder))
+        } else if folder.join("kernel/Cargo.toml").is_file() {
+            Some(Place::Checkout(folder))
+        } else {
+            None
+        }
+    })
+}
+
+/// The file that makes a folder a pack.
+const MANIFEST: &str = "mok-pack.json";
+
+/// The folder of golden files.
+pub fn golden() -> Result<PathBuf> {
+    match find() {
+        Some(Place::Pack(folder)) => Ok(folder.join("golden")),
+        Some(Place::Checkout(folder)) => Ok(folder.join("tests/golden")),
+        None => bail!(
             "this is neither in a checkout of mok-rs nor in a pack: name the folder with --out, \
-             or the checkout with MOK_ROOT",
-        )
+             or the checkout with MOK_ROOT"
+        ),
+    }
+}
+
+/// The commit that this was built from, where that is known.
+pub fn commit() -> Option<String> {
+    match find()? {
+        Place::Pack(folder) => {
+            let manifest = fs::read(folder.join(MANIFEST)).ok()?;
+            let manifest: serde_json::Value = serde_json::from_slice(&manifest).ok()?;
+            manifest["commit"].as_str().map(str::to_owned)
+        }
+        Place::Checkout(folder) => {
+            let described = Command::new("git")
+                .args(["describe", "--always", "--dirty", "--abbrev=40"])
+                .current_dir(folder)
+                .output()
+                .ok()
+                .filter(|output| output.status.success())?;
+            Some(String::from_utf8(described.stdout).ok()?.trim().to_owned())
+        }
+    }
 }
