@@ -91,7 +91,7 @@ impl KernelSpec {
         params: Option<&[u32]>,
     ) -> Result<(), LaunchError> {
         let entry = || self.entry.clone();
-        let threads: u64 = self.threads.iter().map(|&n| u64::from(n)).product();
+        let threads: u128 = self.threads.iter().map(|&n| u128::from(n)).product();
         let max_threads = max_threads.min(limits.max_threads);
         if self.threads.contains(&0) || threads > max_threads.into() {
             return Err(LaunchError::SpecThreads {

@@ -160,7 +160,7 @@ fn arguments() {
 fn specs_are_checked_against_device_and_code() {
     let check = |spec: KernelSpec| spec.check(&H200, 1024, 0, Some(&[128, 8]));
     assert_eq!(check(spec()), Ok(()));
-    for threads in [[0, 1, 1], [1025, 1, 1], [u32::MAX, u32::MAX, 1]] {
+    for threads in [[0, 1, 1], [1025, 1, 1], [u32::MAX; 3]] {
         let error = LaunchError::SpecThreads {
             entry: entry(),
             threads,
