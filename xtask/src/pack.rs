@@ -116,7 +116,10 @@ fn fill(workspace: &Workspace, built: &[Built], pack: &Path) -> Result<()> {
     let mut bars = Bars::new();
     let builds: [(&str, &[&str]); 3] = [
         ("", &["build", "-p", "xtask", "-p", "xtask-runner"]),
-        ("tests", &["test", "-p", "mok-tests", "--no-run"]),
+        (
+            "tests",
+            &["test", "-p", "mok-tests", "--no-run", "--test", "gpu"],
+        ),
         ("benches", &["bench", "-p", "mok-benches", "--no-run"]),
     ];
     for (kind, args) in builds {
