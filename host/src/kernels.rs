@@ -48,7 +48,7 @@ impl Kernels {
         let arch = device.arch()?;
         let code = embedded(arch).ok_or(Error::NotEmbedded { arch: arch.name() })?;
         let module = Module::load(device, code.cubin, Some(code.ptx))?;
-        let [forward, dgrad, wgrad] = Form::ALL.map(|form| module.kernel(form.spec()));
+        let [forward, dgrad, wgrad] = Form::ALL.map(|form| module.shipped_kernel(form.spec()));
         Ok(Kernels {
             gemm: [forward?, dgrad?, wgrad?],
             module,

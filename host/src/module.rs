@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::backend::{Backend, Code, Function, Handle};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::launch::{KernelSpec, Launch};
+use crate::launch::{KernelSpec, Launch, LaunchSpec};
 
 /// What a module was loaded from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,15 @@ impl Module {
     /// [`LaunchSpec`](crate::launch::LaunchSpec)). Its code is loaded now, and its parameters are
     /// compared with the spec where the driver can tell them.
     pub fn kernel(&self, spec: impl Into<KernelSpec>) -> Result<Kernel> {
-        let spec = spec.into();
+        self.find(spec.into(), true)
+    }
+
+    /// An entry of the shipped code, whose parameters the builder compared with this very spec.
+    pub(crate) fn shipped_kernel(&self, spec: &'static LaunchSpec) -> Result<Kernel> {
+        self.find(spec.into(), false)
+    }
+
+    fn find(&self, spec: KernelSpec, compare_params: bool) -> Result<Kernel> {
         let missing = || Error::NoEntry {
             entry: spec.entry.clone(),
         };
@@ -125,8 +133,8 @@ impl Module {
         let name = CString::new(spec.entry.as_str()).map_err(|_| missing())?;
         let backend = &self.inner.backend;
         // SAFETY: the module lives.
-        let function =
-            unsafe { backend.function(self.inner.handle, &name) }?.ok_or_else(missing)?;
+        let function = unsafe { backend.function(self.inner.handle, &name, compare_params) }?
+            .ok_or_else(missing)?;
         spec.check(
             &backend.info().limits,
             function.max_threads,

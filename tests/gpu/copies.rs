@@ -30,7 +30,7 @@ const CASES: [(Case, &LaunchSpec, &LaunchSpec); 5] = [
         Case {
             dims: &[40, 30],
             tile: &[32, 16],
-            at: [-4, 20, 0, 0, 0],
+            at: [20, 20, 0, 0, 0],
         },
         &spec::TMA_2D,
         &spec::MULTICAST_2D,
@@ -39,7 +39,7 @@ const CASES: [(Case, &LaunchSpec, &LaunchSpec); 5] = [
         Case {
             dims: &[20, 9, 7],
             tile: &[8, 4, 4],
-            at: [4, -2, 5, 0, 0],
+            at: [16, 7, 5, 0, 0],
         },
         &spec::TMA_3D,
         &spec::MULTICAST_3D,
@@ -48,7 +48,7 @@ const CASES: [(Case, &LaunchSpec, &LaunchSpec); 5] = [
         Case {
             dims: &[12, 5, 6, 3],
             tile: &[8, 3, 2, 2],
-            at: [8, 3, 2, -1, 0],
+            at: [8, 3, 5, 2, 0],
         },
         &spec::TMA_4D,
         &spec::MULTICAST_4D,
@@ -57,7 +57,7 @@ const CASES: [(Case, &LaunchSpec, &LaunchSpec); 5] = [
         Case {
             dims: &[12, 5, 4, 3, 3],
             tile: &[4, 3, 2, 2, 2],
-            at: [4, 3, -1, 2, 1],
+            at: [8, 3, 3, 2, 2],
         },
         &spec::TMA_5D,
         &spec::MULTICAST_5D,
@@ -117,7 +117,7 @@ fn numbers(len: usize) -> Vec<f32> {
 }
 
 /// Load, store and reduction of one box.
-fn tensor_copy(case: &Case, spec: &'static LaunchSpec) -> Outcome {
+fn tensor_copy(case: &Case, spec: &'static LaunchSpec, mode: u32) -> Outcome {
     let probes = Probes::load()?;
     let (device, stream) = (&probes.device, probes.device.stream()?);
     let input = device.buffer_from(&numbers(case.len()))?;
@@ -129,13 +129,20 @@ fn tensor_copy(case: &Case, spec: &'static LaunchSpec) -> Outcome {
         launch = launch.map(&device.tensor_map(&case.map(buffer.ptr()))?);
     }
     // SAFETY: the maps are of live buffers, the box is `bytes` long.
-    unsafe { launch.arg(&case.args()).enqueue(&stream)? };
+    unsafe {
+        launch
+            .arg(&ProbeArgs {
+                mode,
+                ..case.args()
+            })
+            .enqueue(&stream)?
+    };
     stream.synchronize()?;
 
     let (mut stored, mut added) = (vec![-1f32; case.len()], vec![0.5f32; case.len()]);
     for at in case.elements().into_iter().flatten() {
-        stored[at] = at as f32 + 1.0;
-        added[at] += at as f32 + 1.0;
+        stored[at] = if mode == 2 { -1.0 } else { at as f32 + 1.0 };
+        added[at] += if mode == 1 { 0.0 } else { at as f32 + 1.0 };
     }
     expect_equal("stored", &output.to_vec()?, &stored)?;
     expect_equal("added", &sum.to_vec()?, &added)
@@ -282,10 +289,24 @@ pub fn trials() -> Vec<Trial> {
         trial("copies::map_in_memory", map_in_memory),
         trial("copies::cluster", cluster),
     ];
+    static BEFORE: Case = Case {
+        dims: &[40, 30],
+        tile: &[32, 16],
+        at: [-4, -3, 0, 0, 0],
+    };
+    trials.push(trial("copies::before_the_start_load", || {
+        multicast(&BEFORE, &spec::MULTICAST_2D)
+    }));
+    trials.push(trial("copies::before_the_start_store", || {
+        tensor_copy(&BEFORE, &spec::TMA_2D, 1)
+    }));
+    trials.push(trial("copies::before_the_start_add", || {
+        tensor_copy(&BEFORE, &spec::TMA_2D, 2)
+    }));
     for (index, (case, plain, cast)) in CASES.iter().enumerate() {
         let rank = index + 1;
         trials.push(trial(format!("copies::tensor_{rank}d"), move || {
-            tensor_copy(case, plain)
+            tensor_copy(case, plain, 0)
         }));
         trials.push(trial(format!("copies::multicast_{rank}d"), move || {
             multicast(case, cast)

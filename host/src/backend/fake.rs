@@ -184,7 +184,7 @@ impl Backend for Fake {
         Ok(())
     }
 
-    unsafe fn function(&self, _: Handle, entry: &CStr) -> Result<Option<Function>> {
+    unsafe fn function(&self, _: Handle, entry: &CStr, _: bool) -> Result<Option<Function>> {
         let function = Function {
             handle: 1,
             max_threads: 1024,

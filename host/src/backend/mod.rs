@@ -112,8 +112,14 @@ pub(crate) trait Backend: Send + Sync + Debug + Any {
 
     fn module_load(&self, code: Code<'_>) -> Result<Handle>;
     unsafe fn module_unload(&self, module: Handle) -> Result<()>;
-    /// Finds an entry and loads its code now; `None` if there is no such entry.
-    unsafe fn function(&self, module: Handle, entry: &CStr) -> Result<Option<Function>>;
+    /// Finds an entry and loads its code now; `None` if there is no such entry. Its parameters are
+    /// told where wanted and known.
+    unsafe fn function(
+        &self,
+        module: Handle,
+        entry: &CStr,
+        tell_params: bool,
+    ) -> Result<Option<Function>>;
     /// Lets launches of the function use this much dynamic shared memory and this cluster.
     unsafe fn function_limits(&self, function: Handle, shared: u32, cluster: u32) -> Result<()>;
     unsafe fn launch(&self, launch: &RawLaunch<'_>) -> Result<()>;

@@ -85,7 +85,8 @@ unsafe extern "ptx-kernel" fn probe_bulk(args: ProbeArgs) {
 
 macro_rules! tensor_probes {
     ($($rank:literal $name:ident $text:literal $load:ident $store:ident $reduce:ident, $mc_name:ident $mc_text:literal $multicast:ident;)*) => {$(
-        /// Loads the box at `at`; stores it through the second map, adds it (f32) through the third.
+        /// Loads the box at `at`; stores it through the second map, adds it (f32) through the
+        /// third. `mode`: 1 only stores, 2 only adds.
         #[unsafe(no_mangle)]
         unsafe extern "ptx-kernel" fn $name(_a: TensorMapParam, _b: TensorMapParam, _c: TensorMapParam, args: ProbeArgs) {
             let base = dynamic_base();
@@ -105,8 +106,12 @@ macro_rules! tensor_probes {
                     mbarrier::arrive_expect(bar, args.bytes);
                     tma::$load(base, input, at, bar);
                     mbarrier::wait(bar, 0);
-                    tma::$store(output, at, base);
-                    tma::$reduce(sum, at, base);
+                    if args.mode != 2 {
+                        tma::$store(output, at, base);
+                    }
+                    if args.mode != 1 {
+                        tma::$reduce(sum, at, base);
+                    }
                     bulk::commit();
                     bulk::wait::<0>();
                 }
