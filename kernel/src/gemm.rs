@@ -11,6 +11,12 @@
 //! | dgrad | `D[r, n] = sum_k A[r, k] B[g, k, n]` | `[capacity, K]` | `[G, K, N]` |
 //! | wgrad | `D[g, m, n] = sum_r A[r, m] B[r, n]` over the group's rows | `[capacity, M]` | `[capacity, N]` |
 
+//!
+//! Sums are f32, in the tensor cores' own order. Hopper's truncate each partial sum, so
+//! the error of a long sum grows with its length: in wgrad, bf16 results of 262,000 rows
+//! in one group were measured 1.2e-3 off the rounded float64 sums (as a relative norm);
+//! at 65,500 rows they are within 1e-3.
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::launch::{LaunchSpec, MAX_SHARED, Param};

@@ -64,7 +64,20 @@ const CASES: [(Case, &LaunchSpec, &LaunchSpec); 5] = [
     ),
 ];
 
+/// Boxes that start before the tensor does: in the inner dimension, the outer one, both.
+static BEFORE_INNER: Case = Case::plane([-4, 3]);
+static BEFORE_OUTER: Case = Case::plane([4, -3]);
+static BEFORE_BOTH: Case = Case::plane([-4, -3]);
+
 impl Case {
+    const fn plane(at: [i32; 2]) -> Case {
+        Case {
+            dims: &[40, 30],
+            tile: &[32, 16],
+            at: [at[0], at[1], 0, 0, 0],
+        }
+    }
+
     fn len(&self) -> usize {
         self.dims.iter().product::<u64>() as usize
     }
@@ -283,25 +296,32 @@ fn cluster() -> Outcome {
     expect_equal("blocks", &output.to_vec()?, &want)
 }
 
+/// Tensor stores and additions that start before the tensor, for a process of their own.
+pub fn planted() -> Vec<Trial> {
+    vec![
+        trial("planted::store_before_inner", || {
+            tensor_copy(&BEFORE_INNER, &spec::TMA_2D, 1)
+        }),
+        trial("planted::store_before_outer", || {
+            tensor_copy(&BEFORE_OUTER, &spec::TMA_2D, 1)
+        }),
+        trial("planted::add_before_inner", || {
+            tensor_copy(&BEFORE_INNER, &spec::TMA_2D, 2)
+        }),
+        trial("planted::add_before_outer", || {
+            tensor_copy(&BEFORE_OUTER, &spec::TMA_2D, 2)
+        }),
+    ]
+}
+
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("copies::bulk", bulk),
         trial("copies::map_in_memory", map_in_memory),
         trial("copies::cluster", cluster),
     ];
-    static BEFORE: Case = Case {
-        dims: &[40, 30],
-        tile: &[32, 16],
-        at: [-4, -3, 0, 0, 0],
-    };
-    trials.push(trial("copies::before_the_start_load", || {
-        multicast(&BEFORE, &spec::MULTICAST_2D)
-    }));
-    trials.push(trial("copies::before_the_start_store", || {
-        tensor_copy(&BEFORE, &spec::TMA_2D, 1)
-    }));
-    trials.push(trial("copies::before_the_start_add", || {
-        tensor_copy(&BEFORE, &spec::TMA_2D, 2)
+    trials.push(trial("copies::before_the_start", || {
+        multicast(&BEFORE_BOTH, &spec::MULTICAST_2D)
     }));
     for (index, (case, plain, cast)) in CASES.iter().enumerate() {
         let rank = index + 1;

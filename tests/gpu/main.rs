@@ -1,10 +1,10 @@
 //! Tests on a real GPU. Without one they are listed as ignored, with the reason.
 
 mod copies;
+mod faults;
 mod gemm;
 mod instructions;
 mod large;
-mod sanitizer;
 mod wgmma;
 
 use std::error::Error;
@@ -52,7 +52,7 @@ fn main() {
     trials.extend(wgmma::trials());
     trials.extend(gemm::trials());
     trials.extend(large::trials());
-    trials.extend(sanitizer::trials());
+    trials.extend(faults::trials());
     if let Some(reason) = mok_tests::no_gpu() {
         eprintln!("GPU tests are ignored: {reason}");
         trials = trials

@@ -44,6 +44,25 @@ pub fn require(command: &str, ordinal: usize) -> Result<Device> {
     }
 }
 
+/// The driver, as records name it: what it speaks, and its own version where the kernel tells it.
+pub fn driver(device: &Device) -> String {
+    let (major, minor) = device.driver_version();
+    let version = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build ..."
+    let own = version
+        .lines()
+        .next()
+        .and_then(|line| line.split_whitespace().find(|word| is_version(word)));
+    match own {
+        Some(own) => format!("CUDA {major}.{minor}, {own}"),
+        None => format!("CUDA {major}.{minor}"),
+    }
+}
+
+fn is_version(word: &str) -> bool {
+    word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok())
+}
+
 fn device(ordinal: usize) -> mok::Result<Device> {
     let device = Device::cuda(ordinal)?;
     device.arch()?;

@@ -152,11 +152,10 @@ pub fn run(bench: &Bench) -> Result<bool> {
         results.extend(time(args, &device, &gemm, shape, &progress)?);
     }
     drop(progress);
-    let (major, minor) = device.driver_version();
     let report = Report {
         schema: "mok-bench/1",
         device: device.name().to_owned(),
-        driver: format!("CUDA {major}.{minor}"),
+        driver: backend::driver(&device),
         arch: arch.name(),
         image: image_name(device.kernels()?.image()),
         ptx_sha256: kernels::embedded(arch)

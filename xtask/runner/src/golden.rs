@@ -141,11 +141,10 @@ pub fn run(args: &Args) -> Result<bool> {
             progress.step();
         }
     }
-    let (major, minor) = device.driver_version();
     let record = Record {
         schema: "mok-golden/1",
         device: device.name().to_owned(),
-        driver: format!("CUDA {major}.{minor}"),
+        driver: backend::driver(&device),
         arch: arch.name(),
         image: image_name(image),
         ptx_sha256: sha256(ptx.as_bytes()),
@@ -179,4 +178,75 @@ fn check(data: &Data, form: Form, sink: Sink, numbers: Numbers, bytes: &[u8]) ->
     };
     ensure!(right, "the GPU's output is not the oracle's: {rounded:?}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// The committed outputs of a GPU, with what made them.
+    fn recorded() -> (serde_json::Value, impl Fn(&str) -> Vec<u8>) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
+        let read = move |name: &str| fs::read(folder.join(name)).expect("a committed file");
+        let record = serde_json::from_slice(&read("gemm.json")).expect("JSON");
+        (record, read)
+    }
+
+    fn data_of(output: &serde_json::Value) -> (Data, Form, Sink, Numbers) {
+        let number = |name: &str| output[name].as_u64().expect("a number");
+        let groups = output["groups"].as_array().expect("groups");
+        let shape = Shape {
+            groups: groups
+                .iter()
+                .map(|size| size.as_u64().expect("a size") as u32)
+                .collect(),
+            n: number("n") as u32,
+            k: number("k") as u32,
+            seed: number("seed"),
+        };
+        let numbers = [Numbers::Integers, Numbers::Normal]
+            .into_iter()
+            .find(|numbers| output["numbers"] == numbers.name())
+            .expect("a kind of numbers");
+        let (form, sink) = forms_and_sinks()
+            .find(|(form, sink)| {
+                output["form"] == form.name() && output["sink"] == sink_name(*sink)
+            })
+            .expect("a form and a sink");
+        let data = Data::new(&shape, numbers).expect("the data");
+        (data, form, sink, numbers)
+    }
+
+    #[test]
+    fn the_recorded_outputs_are_the_oracles() {
+        let (record, read) = recorded();
+        assert_eq!(record["ptx_sha256"].as_str().map(str::len), Some(64));
+        assert!(record["driver"].is_string() && record["device"].is_string());
+        let outputs = record["outputs"].as_array().expect("outputs");
+        assert_eq!(outputs.len(), 2 * forms_and_sinks().count());
+        for output in outputs {
+            let bytes = read(output["file"].as_str().expect("a name"));
+            assert_eq!(output["sha256"], sha256(&bytes));
+            let (data, form, sink, numbers) = data_of(output);
+            check(&data, form, sink, numbers, &bytes).expect("the oracle's result");
+        }
+    }
+
+    #[test]
+    fn a_planted_fault_is_refused() {
+        let (record, read) = recorded();
+        for output in record["outputs"].as_array().expect("outputs") {
+            let mut bytes = read(output["file"].as_str().expect("a name"));
+            // The top bit of the first element's exponent: no rounding is that large.
+            let last = if output["dtype"] == "bf16" { 1 } else { 3 };
+            bytes[last] ^= 0x40;
+            let (data, form, sink, numbers) = data_of(output);
+            assert!(
+                check(&data, form, sink, numbers, &bytes).is_err(),
+                "{output}"
+            );
+        }
+    }
 }

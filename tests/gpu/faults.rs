@@ -1,4 +1,4 @@
-//! compute-sanitizer over this very executable: what it must find, and what it must not.
+//! Faults that must be found: by compute-sanitizer over this very executable, or by the hardware.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +8,7 @@ use mok_kernel::launch::LaunchSpec;
 use mok_probes::spec::{self, ProbeArgs};
 use mok_tests::Probes;
 
-use crate::{Outcome, trial};
+use crate::{Outcome, copies, trial};
 
 /// Set by the tests below for the process in which the planted faults exist.
 const PLANTED: &str = "MOK_PLANTED";
@@ -43,7 +43,7 @@ fn under(tool: &str, filter: &str, planted: bool) -> Result<Verdict, Box<dyn std
     // "ERROR SUMMARY: 2 errors", or "RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)".
     let summary = report
         .lines()
-        .rfind(|line| line.contains("SUMMARY"))
+        .find(|line| line.contains("SUMMARY"))
         .ok_or(format!("no summary in\n{report}"))?;
     let counted = summary
         .split("SUMMARY:")
@@ -77,6 +77,19 @@ fn clean(tool: &'static str, filter: &'static str) -> Outcome {
     }
 }
 
+/// A fault that the hardware itself refuses. It takes the context with it, hence the process.
+fn illegal(fault: &str) -> Outcome {
+    let output = Command::new(std::env::current_exe()?)
+        .args(["--exact", &format!("planted::{fault}")])
+        .env(PLANTED, "1")
+        .output()?;
+    let report = String::from_utf8_lossy(&output.stdout);
+    match report.contains("CUDA_ERROR_ILLEGAL_INSTRUCTION") {
+        true => Ok(()),
+        false => Err(format!("{fault} was not refused\n{report}").into()),
+    }
+}
+
 /// Runs a faulty launch; what it computes is not looked at.
 fn plant(spec: &'static LaunchSpec, mode: u32, words: usize) -> Outcome {
     let probes = Probes::load()?;
@@ -106,46 +119,61 @@ fn plant(spec: &'static LaunchSpec, mode: u32, words: usize) -> Outcome {
 
 pub fn trials() -> Vec<Trial> {
     if std::env::var_os(PLANTED).is_some() {
-        return vec![
+        let mut trials = copies::planted();
+        trials.extend([
             trial("planted::race_plain", || plant(&spec::RACE_PLAIN, 0, 64)),
             trial("planted::race_async", || plant(&spec::RACE_ASYNC, 0, 64)),
             trial("planted::out_of_bounds", || plant(&spec::RACE_PLAIN, 1, 32)),
-        ];
+        ]);
+        return trials;
     }
+    let mut trials = vec![trial("faults::stores_before_the_start_are_illegal", || {
+        for fault in [
+            "store_before_inner",
+            "store_before_outer",
+            "add_before_inner",
+            "add_before_outer",
+        ] {
+            illegal(fault)?;
+        }
+        Ok(())
+    })];
     let missing = sanitizer().is_none();
-    let trials = vec![
-        trial("sanitizer::memcheck_finds_an_access_out_of_bounds", || {
+    let sanitized = [
+        trial("faults::memcheck_finds_an_access_out_of_bounds", || {
             finds("memcheck", "planted::out_of_bounds")
         }),
-        trial("sanitizer::racecheck_finds_a_race", || {
+        trial("faults::racecheck_finds_a_race", || {
             finds("racecheck", "planted::race_plain")
         }),
         // It sees bulk copies too: their bytes are written by the block, at the instruction.
         trial(
-            "sanitizer::racecheck_finds_a_read_before_a_bulk_copy_has_arrived",
+            "faults::racecheck_finds_a_read_before_a_bulk_copy_has_arrived",
             || finds("racecheck", "planted::race_async"),
         ),
-        trial("sanitizer::racecheck_waits", || {
+        trial("faults::racecheck_waits", || {
             clean("racecheck", "instructions::races_with_their_waits")
         }),
-        trial("sanitizer::memcheck_gemm", || {
+        trial("faults::memcheck_gemm", || {
             clean("memcheck", "gemm::shipped")
         }),
-        trial("sanitizer::memcheck_wrappers", || {
+        trial("faults::memcheck_wrappers", || {
             clean("memcheck", "copies::")
         }),
-        trial("sanitizer::racecheck_gemm_forward", || {
+        trial("faults::racecheck_gemm_forward", || {
             clean("racecheck", "gemm::shipped::forward::bf16::2")
         }),
-        trial("sanitizer::racecheck_gemm_dgrad", || {
+        trial("faults::racecheck_gemm_dgrad", || {
             clean("racecheck", "gemm::shipped::dgrad::bf16::2")
         }),
-        trial("sanitizer::racecheck_gemm_wgrad", || {
+        trial("faults::racecheck_gemm_wgrad", || {
             clean("racecheck", "gemm::shipped::wgrad::addbf16::2")
         }),
     ];
+    trials.extend(
+        sanitized
+            .into_iter()
+            .map(|trial| trial.with_ignored_flag(missing)),
+    );
     trials
-        .into_iter()
-        .map(|trial| trial.with_ignored_flag(missing))
-        .collect()
 }
