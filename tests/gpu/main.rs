@@ -5,6 +5,7 @@ mod faults;
 mod gemm;
 mod instructions;
 mod large;
+mod library;
 mod wgmma;
 
 use std::error::Error;
@@ -51,6 +52,7 @@ fn main() {
     trials.extend(instructions::trials());
     trials.extend(wgmma::trials());
     trials.extend(gemm::trials());
+    trials.extend(library::trials());
     trials.extend(large::trials());
     trials.extend(faults::trials());
     if let Some(reason) = mok_tests::no_gpu() {

@@ -295,6 +295,19 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn every_tile_once_for_any_sizes(
+            rows in proptest::collection::vec(proptest::prop_oneof![proptest::strategy::Just(0), 0u32..3000], 0..40),
+            (m, n) in (1u32..2000, 1u32..4000),
+            blocks in 1u32..200,
+            form in proptest::sample::select(&Form::ALL[..]),
+            sink in proptest::sample::select(&Sink::ALL[..]),
+        ) {
+            check_cover(Problem::new(form, m, n, 64, sink as u32), &rows, blocks);
+        }
+    }
+
     #[test]
     fn rows_past_the_capacity_are_left_out() {
         assert_eq!(clamp_rows(0, 300, 256), 256);
