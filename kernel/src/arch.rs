@@ -25,7 +25,7 @@ impl Arch {
         }
     }
 
-    /// The lowest PTX version that knows the architecture, as rustc names the feature.
+    /// The PTX version that the kernels are compiled to, as rustc names the feature.
     pub const fn ptx_feature(self) -> &'static str {
         match self {
             Arch::Sm90a => "ptx84",

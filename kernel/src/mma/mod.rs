@@ -20,13 +20,14 @@ pub trait Engine {
     /// them; `sums` isn't touched until then.
     unsafe fn multiply<A: Operand, B: Operand>(sums: &mut Accumulators, a: Tile<A>, b: Tile<B>);
 
-    /// Waits until all started products but those of the latest call are done.
+    /// Waits until all started products but those of the latest call are done, the operands'
+    /// reads by every lane of the warp with them.
     ///
     /// # Safety
     /// All four warps of the warpgroup reach the same call.
     unsafe fn settle_previous();
 
-    /// Waits until all started products are done.
+    /// Waits until all started products are done, the operands' reads with them.
     ///
     /// # Safety
     /// All four warps of the warpgroup reach the same call.

@@ -9,7 +9,7 @@ use super::tile::{Operand, PANEL, Tile};
 use crate::layout::descriptor::Major;
 use crate::layout::fragment::ldmatrix;
 use crate::ptx::reg;
-use crate::{load_matrix, mma_bf16, pin};
+use crate::{load_matrix, mma_bf16, pin, warp_sync};
 
 /// mma.sync m16n8k16.
 pub struct WarpMma;
@@ -67,9 +67,19 @@ impl Engine for WarpMma {
         }
     }
 
+    /// The products are done when they return. But the operands were read by all lanes, and one
+    /// lane lets go of the stage for the warp: its release orders the others' reads only if they
+    /// come before a barrier.
     #[inline(always)]
-    unsafe fn settle_previous() {}
+    unsafe fn settle_previous() {
+        // SAFETY: the trait's contract.
+        unsafe { warp_sync!() };
+    }
 
+    /// As [`Engine::settle_previous`].
     #[inline(always)]
-    unsafe fn settle(_: &mut Accumulators) {}
+    unsafe fn settle(_: &mut Accumulators) {
+        // SAFETY: the trait's contract.
+        unsafe { warp_sync!() };
+    }
 }

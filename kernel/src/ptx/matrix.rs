@@ -63,6 +63,9 @@ macro_rules! store_matrix {
 /// `D += A B` of one warp, m16n8k16, bf16 operands, f32 sums:
 /// `mma_bf16!([d0, d1, d2, d3], a, b)` with places `d`, `a: [u32; 4]`, `b: [u32; 2]`.
 ///
+/// Touches no memory, but isn't `pure` for the compiler: that could move it to where its sums are
+/// used, which is often after the lanes have parted.
+///
 /// # Safety
 /// All lanes reach the same call.
 #[macro_export]
@@ -72,6 +75,6 @@ macro_rules! mma_bf16 {
             concat!("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {{{0}, {1}, {2}, {3}}}, {{{4}, {5}, {6}, {7}}}, {{{8}, {9}}}, {{{0}, {1}, {2}, {3}}};", $crate::collective_tag!($($index)*)),
             inout(reg32) $d0, inout(reg32) $d1, inout(reg32) $d2, inout(reg32) $d3,
             in(reg32) $a[0], in(reg32) $a[1], in(reg32) $a[2], in(reg32) $a[3],
-            in(reg32) $b[0], in(reg32) $b[1], options(pure, nomem, nostack))
+            in(reg32) $b[0], in(reg32) $b[1], options(nomem, nostack))
     };
 }

@@ -5,7 +5,8 @@
 //! and the next, as `d[4 j]`, `d[4 j + 1]` (upper row), `d[4 j + 2]`, `d[4 j + 3]`.
 //! Operands in shared memory are given by [descriptors](crate::layout::descriptor).
 
-/// Orders register and shared-memory accesses before the warpgroup's next products.
+/// Orders accesses to the sums' and A's registers before the warpgroup's next products. Shared
+/// memory that ordinary stores wrote needs a [proxy fence](crate::ptx::fence) besides.
 ///
 /// # Safety
 /// All four warps of the warpgroup reach the same call.
