@@ -118,7 +118,7 @@ pub struct GroupRows {
     pub sizes: DevicePtr,
     /// Number of groups.
     pub groups: u32,
-    /// Rows of A (and of D, or of B in wgrad); a multiple of 128.
+    /// Rows of A (and of D, or of B in wgrad); a multiple of 128, at most 2^31.
     pub capacity: u32,
     /// Device address of a `u64` for the rows needed when `capacity` is too small.
     pub overflow: Option<DevicePtr>,
@@ -237,15 +237,16 @@ impl GemmCall {
         self.rows.groups > 0 && (self.rows.capacity > 0 || fresh || self.rows.overflow.is_some())
     }
 
-    /// The most tiles that any group sizes within the capacity make.
+    /// The most tiles that any group sizes within the capacity make; saturated, since `grid` may be
+    /// asked before `check`.
     fn tiles(&self) -> u64 {
         let columns = u64::from(self.n.div_ceil(TILE_N));
         match self.form {
             // Groups start on whole tiles, so tiles of rows never straddle.
             Form::Forward | Form::Dgrad => u64::from(self.rows.capacity.div_ceil(TILE_M)) * columns,
-            Form::Wgrad => {
-                u64::from(self.rows.groups) * u64::from(self.m.div_ceil(TILE_M)) * columns
-            }
+            Form::Wgrad => u64::from(self.rows.groups)
+                .saturating_mul(self.m.div_ceil(TILE_M).into())
+                .saturating_mul(columns),
         }
     }
 

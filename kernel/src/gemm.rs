@@ -37,6 +37,9 @@ pub const CONSUMERS: u32 = 2;
 pub const THREADS: u32 = 128 * (1 + CONSUMERS);
 /// The most groups one launch takes (the group table lives in shared memory).
 pub const MAX_GROUPS: u32 = 1024;
+/// The most rows and columns of a matrix: tensor copies take signed 32-bit coordinates, and fill
+/// what lies at negative ones with zeros.
+pub const MAX_EXTENT: u32 = 1 << 31;
 
 /// Bytes of A in one stage.
 pub const STAGE_A: u32 = TILE_M * TILE_K * 2;
@@ -127,7 +130,7 @@ pub struct GemmArgs {
     pub overflow: u64,
     /// Number of groups, at most [`MAX_GROUPS`].
     pub groups: u32,
-    /// Rows of A (and of D, or of B in wgrad).
+    /// Rows of A (and of D, or of B in wgrad), at most [`MAX_EXTENT`] like `m`, `n` and `k`.
     pub capacity: u32,
     /// Rows of D in a group (wgrad); unused otherwise.
     pub m: u32,

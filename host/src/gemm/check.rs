@@ -1,6 +1,6 @@
 //! The grouped GEMM's limits.
 
-use mok_kernel::gemm::{Form, MAX_GROUPS, ROW_ALIGN, Sink};
+use mok_kernel::gemm::{Form, MAX_EXTENT, MAX_GROUPS, ROW_ALIGN, Sink};
 
 use super::{GemmCall, Placed};
 use crate::error::Result;
@@ -26,6 +26,14 @@ pub enum GemmError {
     #[error("grouped GEMM: {what} is {value}, not a positive multiple of 8")]
     Size {
         /// `"m"`, `"n"` or `"k"`.
+        what: &'static str,
+        /// The size.
+        value: u32,
+    },
+    /// A size that the kernels' coordinates don't reach.
+    #[error("grouped GEMM: {what} is {value}, over {MAX_EXTENT}")]
+    Extent {
+        /// `"capacity"`, `"m"`, `"n"` or `"k"`.
         what: &'static str,
         /// The size.
         value: u32,
@@ -170,6 +178,11 @@ impl GemmCall {
         for (what, value) in [("n", self.n), third] {
             if value == 0 || !value.is_multiple_of(8) {
                 return Err(GemmError::Size { what, value });
+            }
+        }
+        for (what, value) in [("capacity", rows.capacity), ("n", self.n), third] {
+            if value > MAX_EXTENT {
+                return Err(GemmError::Extent { what, value });
             }
         }
         if !wgrad && self.sink != Sink::Bf16 {

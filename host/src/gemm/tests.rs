@@ -177,7 +177,7 @@ fn sizes() {
             GemmError::Size { what, value }
         );
     }
-    let most = u32::MAX - 7;
+    let most = 1 << 31;
     let wide = GemmCall {
         n: most,
         m: most,
@@ -185,6 +185,49 @@ fn sizes() {
         ..call(Form::Wgrad)
     };
     assert!(matches!(refused(wide), GemmError::Tiles { .. }));
+}
+
+/// Coordinates of tensor copies are signed: past 2^31 a load would bring zeros, in silence.
+#[test]
+fn extents_stay_within_signed_coordinates() {
+    for form in Form::ALL {
+        let call = call(form);
+        let third = if form == Form::Wgrad { "m" } else { "k" };
+        for what in ["capacity", "n", third] {
+            let with = |value| {
+                let mut call = call;
+                match what {
+                    "capacity" => call.rows = call.rows.with_capacity(value),
+                    "m" => call.m = value,
+                    "k" => call.k = value,
+                    _ => call.n = value,
+                }
+                call
+            };
+            // The largest k of these calls takes strides past a tensor map's.
+            let most = with(1 << 31).check();
+            assert!(
+                matches!(most, Ok(()) | Err(Error::TensorMap(_))),
+                "{most:?}"
+            );
+            let value = (1 << 31) + 128;
+            assert_eq!(refused(with(value)), GemmError::Extent { what, value });
+        }
+    }
+}
+
+#[test]
+fn the_grid_of_an_absurd_call_is_a_number_too() {
+    let absurd = GemmCall {
+        rows: GroupRows {
+            groups: u32::MAX,
+            ..rows(&[1])
+        },
+        m: u32::MAX,
+        n: u32::MAX,
+        ..call(Form::Wgrad)
+    };
+    assert_eq!(absurd.grid(132), 132);
 }
 
 #[test]
