@@ -88,6 +88,14 @@ pub enum Error {
         /// The most bytes.
         limit: usize,
     },
+    /// The host has no memory for a copy.
+    #[error("no host memory for {len} elements of {size} bytes")]
+    HostMemory {
+        /// Elements of the copy.
+        len: usize,
+        /// Bytes of one element.
+        size: usize,
+    },
     /// Two lengths that must agree do not.
     #[error("{call}: the host slice has {host} elements, the device memory {device}")]
     Length {

@@ -14,7 +14,7 @@ pub use mok_kernel::gemm::{Form, MAX_GROUPS, Sink};
 use mok_kernel::gemm::{GemmArgs, ROW_ALIGN, TILE_M, TILE_N, boxes, shared_plan};
 
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::{Buffer, DevicePtr, Slice};
 use crate::module::{Kernel, Module};
 use crate::stream::Stream;
@@ -433,8 +433,14 @@ impl GroupedGemm {
         })
     }
 
-    /// The entries of another build of the kernels.
+    /// The entries of another build of the kernels, loaded on this device.
     pub fn from_module(device: &Device, module: &Module) -> Result<GroupedGemm> {
+        if module.backend().identity() != device.backend().identity() {
+            return Err(Error::OtherDevice {
+                call: "GroupedGemm::from_module",
+                what: "module",
+            });
+        }
         let [forward, dgrad, wgrad] = Form::ALL.map(|form| module.kernel(form.spec()));
         let kernels = [forward?, dgrad?, wgrad?];
         Ok(GroupedGemm {

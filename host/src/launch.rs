@@ -23,6 +23,9 @@ pub const MAX_CLUSTER: u32 = 16;
 /// The most bytes of parameters (CUDA 12.1 and later).
 pub const MAX_PARAM_BYTES: usize = 32764;
 
+/// Names of the dimensions, in errors.
+const DIMS: [char; 3] = ['x', 'y', 'z'];
+
 /// What a launch of an entry must look like: a [`LaunchSpec`] that may be made at run time.
 ///
 /// ```
@@ -100,6 +103,16 @@ impl KernelSpec {
                 limit: max_threads,
             });
         }
+        for ((dim, value), limit) in DIMS.into_iter().zip(self.threads).zip(limits.max_block) {
+            if value > limit {
+                return Err(LaunchError::SpecBlock {
+                    entry: entry(),
+                    dim,
+                    value,
+                    limit,
+                });
+            }
+        }
         let clusters = if limits.clusters { MAX_CLUSTER } else { 1 };
         if self.cluster == 0 || self.cluster > clusters {
             return Err(LaunchError::SpecCluster {
@@ -171,6 +184,18 @@ pub enum LaunchError {
         /// Threads along x, y and z.
         threads: [u32; 3],
         /// The most in a block.
+        limit: u32,
+    },
+    /// A dimension of the spec's block is over the device's limit.
+    #[error("{entry}: block dimension {dim} is {value} threads, over {limit}")]
+    SpecBlock {
+        /// The entry.
+        entry: String,
+        /// `'x'`, `'y'` or `'z'`.
+        dim: char,
+        /// Threads.
+        value: u32,
+        /// The most.
         limit: u32,
     },
     /// The spec's cluster does not fit the device.
@@ -438,7 +463,7 @@ impl Request {
         let grid = self
             .grid
             .ok_or_else(|| LaunchError::NoGrid { entry: entry() })?;
-        for ((dim, value), limit) in ['x', 'y', 'z'].into_iter().zip(grid).zip(limits.max_grid) {
+        for ((dim, value), limit) in DIMS.into_iter().zip(grid).zip(limits.max_grid) {
             if value == 0 || value > limit {
                 return Err(LaunchError::Grid {
                     entry: entry(),

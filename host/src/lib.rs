@@ -38,6 +38,9 @@ pub mod oracle;
 mod stream;
 pub mod tensor_map;
 
+/// The cudarc whose objects [`Device::from_cudarc`] and [`Stream::from_cudarc`] take. Those of another
+/// version share by raw handles: [`Stream::from_raw`], [`DevicePtr::from_raw`].
+pub use cudarc;
 pub use device::{Device, DeviceLimits, Memory};
 pub use error::{Error, Result};
 pub use groups::{Groups, GroupsError};

@@ -177,7 +177,8 @@ impl<T: Pod> Buffer<T> {
         self.view_mut().fill_on(byte, stream)
     }
 
-    /// Gives up the memory without freeing it.
+    /// Gives up the memory without freeing it. It lasts as long as the device's context: until the
+    /// last of its users, this library's or others', lets go of it.
     pub fn into_raw(self) -> DevicePtr {
         let mut this = self;
         std::mem::replace(&mut this.ptr, DevicePtr::NULL)
@@ -280,7 +281,15 @@ impl<'a, T: Pod> Slice<'a, T> {
 
     /// The values, after all work on the device.
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        let mut values = vec![T::zeroed(); self.len];
+        // Device memory may be larger than the host's, and running out would end the process.
+        let mut values = Vec::new();
+        values
+            .try_reserve_exact(self.len)
+            .map_err(|_| Error::HostMemory {
+                len: self.len,
+                size: size_of::<T>(),
+            })?;
+        values.resize(self.len, T::zeroed());
         self.copy_to(&mut values)?;
         Ok(values)
     }

@@ -64,10 +64,16 @@ impl Module {
         let text = CString::new(text).map_err(|error| Error::BadPtx {
             reason: format!("a NUL character at byte {}", error.nul_position()),
         })?;
+        let bad = |reason: &str| Error::BadPtx {
+            reason: reason.into(),
+        };
+        // The driver tells formats apart by their first bytes, and would read an ELF file as far as
+        // its headers say.
+        if ptx.starts_with("\x7fELF") {
+            return Err(bad("it starts as an ELF file"));
+        }
         if !ptx.contains(".version") {
-            return Err(Error::BadPtx {
-                reason: "it has no .version directive".into(),
-            });
+            return Err(bad("it has no .version directive"));
         }
         let backend = device.backend();
         let handle = backend.module_load(Code::Ptx(&text))?;
@@ -103,6 +109,10 @@ impl Module {
         }
     }
 
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
+        &self.inner.backend
+    }
+
     /// What it was loaded from.
     pub fn image(&self) -> Image {
         self.inner.image
@@ -131,7 +141,7 @@ impl Module {
         };
         // A name with a NUL in it is no entry's.
         let name = CString::new(spec.entry.as_str()).map_err(|_| missing())?;
-        let backend = &self.inner.backend;
+        let backend = self.backend();
         // SAFETY: the module lives.
         let function = unsafe { backend.function(self.inner.handle, &name, compare_params) }?
             .ok_or_else(missing)?;
@@ -194,7 +204,7 @@ impl Kernel {
     }
 
     pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
-        &self.module.inner.backend
+        self.module.backend()
     }
 
     pub(crate) fn function(&self) -> Handle {

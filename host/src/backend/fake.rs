@@ -53,6 +53,7 @@ impl Fake {
         let limits = DeviceLimits {
             sm_count: 4,
             max_threads: 1024,
+            max_block: [1024, 1024, 64],
             max_shared: 227 * 1024,
             max_grid: [1 << 30, 65535, 65535],
             clusters: true,

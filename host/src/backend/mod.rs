@@ -38,6 +38,8 @@ pub struct DeviceLimits {
     pub sm_count: u32,
     /// Threads in a block.
     pub max_threads: u32,
+    /// Threads in a block along x, y and z.
+    pub max_block: [u32; 3],
     /// Shared memory that one block may use when its kernel opts in, in bytes.
     pub max_shared: u32,
     /// Blocks along x, y and z.

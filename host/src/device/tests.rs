@@ -134,6 +134,20 @@ fn what_does_not_fit_a_buffer_is_an_error() {
 }
 
 #[test]
+fn more_than_the_host_holds_is_an_error() {
+    let device = device();
+    let address = DevicePtr::from_raw(16);
+    // SAFETY: nothing is read there, and it's given up below.
+    let large = unsafe { Buffer::<u8>::from_raw(&device, address, isize::MAX as usize) };
+    let error = large.to_vec().unwrap_err();
+    assert!(
+        matches!(error, Error::HostMemory { size: 1, .. }),
+        "{error}"
+    );
+    large.into_raw();
+}
+
+#[test]
 fn nothing_takes_no_memory() {
     let device = device();
     let mut empty = device.buffer_from::<f32>(&[]).unwrap();
@@ -206,6 +220,11 @@ fn objects_of_two_devices_do_not_mix() {
             "{refused:?}"
         );
     }
+    let mixed = GroupedGemm::from_module(&two, &module(&one));
+    assert!(matches!(
+        mixed,
+        Err(Error::OtherDevice { what: "module", .. })
+    ));
     assert!(matches!(one.raw_context(), Err(Error::NotCuda { .. })));
     assert!(matches!(one.cudarc_context(), Err(Error::NotCuda { .. })));
 }
@@ -222,6 +241,11 @@ fn modules_refuse_what_is_none() {
     assert!(matches!(load(None, Some("")), Err(Error::BadPtx { .. })));
     assert!(matches!(
         load(None, Some(".version\08.4")),
+        Err(Error::BadPtx { .. })
+    ));
+    // The driver would take it for a cubin, and read where its headers point.
+    assert!(matches!(
+        load(None, Some("\x7fELF\x02\x01 .version 8.4")),
         Err(Error::BadPtx { .. })
     ));
     let module = load(Some(b"no ELF"), Some(".version 8.4")).unwrap();

@@ -3,9 +3,16 @@ use super::*;
 const H200: DeviceLimits = DeviceLimits {
     sm_count: 132,
     max_threads: 1024,
+    max_block: [1024, 1024, 64],
     max_shared: 227 * 1024,
     max_grid: [i32::MAX as u32, 65535, 65535],
     clusters: true,
+};
+
+/// Blocks that are limited by their dimensions alone.
+const LARGE_BLOCKS: DeviceLimits = DeviceLimits {
+    max_threads: 4096,
+    ..H200
 };
 
 fn spec() -> KernelSpec {
@@ -167,6 +174,22 @@ fn specs_are_checked_against_device_and_code() {
             limit: 1024,
         };
         assert_eq!(check(spec().with_threads(threads)), Err(error));
+    }
+    for (threads, dim, value, limit) in
+        [([2, 1, 65], 'z', 65, 64), ([1, 0x401, 1], 'y', 0x401, 1024)]
+    {
+        let check = spec()
+            .with_threads(threads)
+            .check(&LARGE_BLOCKS, 4096, 0, None);
+        assert_eq!(
+            check,
+            Err(LaunchError::SpecBlock {
+                entry: entry(),
+                dim,
+                value,
+                limit
+            })
+        );
     }
     let compiled_for_less = spec().check(&H200, 256, 0, None);
     assert!(matches!(

@@ -21,6 +21,8 @@ pub(super) fn sums(problem: &Problem<'_>, rows: &[usize]) -> Result<Vec<f64>, Or
     let len = rows
         .len()
         .checked_mul(cols)
+        // What a slice can hold at most; without a contraction no operand bounds it.
+        .filter(|&len| len <= isize::MAX as usize / size_of::<f64>())
         .ok_or(OracleError::Extent { what: "D" })?;
     let mut sums = vec![0.0; len];
     // Chunks of rows that share a group, so that they share B.

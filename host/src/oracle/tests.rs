@@ -308,4 +308,11 @@ fn what_does_not_fit_is_an_error() {
         }
     );
     assert!(problem.sums(&[2]).unwrap().exact(Some(&[0.0; 8])).is_err());
+    // Without a contraction no operand is needed, however wide D is.
+    let none = Operand::new(&[]);
+    let wide = Problem::forward(&groups, usize::MAX / 2, 0, none, none).unwrap();
+    assert_eq!(
+        wide.sums(&[0]).unwrap_err(),
+        OracleError::Extent { what: "D" }
+    );
 }
