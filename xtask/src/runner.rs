@@ -1,11 +1,12 @@
 //! `run`, `golden`, `bench`: they need the library, so another executable has them.
 
 use std::ffi::OsString;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result};
 use mok_build::setup;
 use mok_build::workspace::cargo;
+use serde_json::json;
 
 use crate::bars::Bars;
 use crate::place::Place;
@@ -15,7 +16,39 @@ use crate::validate;
 const VALIDATED: &str = "MOK_VALIDATED";
 
 /// Hands a command on, with its standard streams and its exit status.
+///
+/// `run --json` owes its caller one object whatever happens: where `xtask-runner` could not be
+/// started, or ended before it had one, it comes from here.
 pub fn forward(command: &str, args: &[OsString]) -> Result<ExitCode> {
+    let outcome = hand_on(command, args);
+    if command == "run" && args.iter().any(|arg| arg == "--json") {
+        match &outcome {
+            Ok((_, status)) if status.code().is_some_and(|code| REPORTED.contains(&code)) => {}
+            Ok((_, status)) => println!("{}", not_run(&format!("xtask-runner: {status}"))),
+            Err(error) => println!("{}", not_run(&format!("{error:#}"))),
+        }
+    }
+    let (fit, status) = outcome?;
+    Ok(if fit {
+        code(status.code())
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// The exit statuses with which `run` has printed its report.
+const REPORTED: [i32; 3] = [0, 1, 2];
+
+/// The report of a run that did not come to reporting.
+fn not_run(error: &str) -> serde_json::Value {
+    json!({
+        "schema": "mok-run/1", "passed": false, "backend": "none", "arch": null, "dtype": "bf16",
+        "pass": "gemm", "ranks": 1, "shape": null, "checks": [], "error": error,
+    })
+}
+
+/// Whether the kernels were not found unfit, and how the command ended.
+fn hand_on(command: &str, args: &[OsString]) -> Result<(bool, ExitStatus)> {
     let place = Place::find()?;
     let mut fit = true;
     let mut child = match &place {
@@ -44,11 +77,7 @@ pub fn forward(command: &str, args: &[OsString]) -> Result<ExitCode> {
         .args(args)
         .status()
         .context("starting xtask-runner")?;
-    Ok(if fit {
-        code(status.code())
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok((fit, status))
 }
 
 /// An exit status of a child as ours; killed by a signal is a failure.

@@ -219,8 +219,8 @@ fn time(
     let stream = device.stream()?;
     let sizes = device.buffer_from(&sizes)?;
     let x = random(device, args.seed, elements([rows, k, 1])?)?;
-    let dy = random(device, args.seed + 1, elements([rows, n, 1])?)?;
-    let w = random(device, args.seed + 2, weights)?;
+    let dy = random(device, args.seed.wrapping_add(1), elements([rows, n, 1])?)?;
+    let w = random(device, args.seed.wrapping_add(2), weights)?;
     // The largest of the three products; the others use a part.
     let most = weights.max(rows * n).max(rows * k);
     let d = device.buffer_uninit::<bf16>(most)?;

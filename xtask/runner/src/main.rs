@@ -11,6 +11,7 @@ mod report;
 mod run;
 mod shape;
 
+use std::env;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -32,7 +33,17 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help is no error, and goes to standard output.
+            if error.use_stderr() && run::wants_json(env::args_os().skip(1)) {
+                run::print_usage_error(&error);
+            }
+            error.exit()
+        }
+    };
+    let result = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Golden(args) => golden::run(&args),
         Command::Bench(bench) => bench::run(&bench),

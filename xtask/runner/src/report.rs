@@ -43,7 +43,7 @@ impl Check {
 }
 
 /// Sizes, as the report names them.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct ShapeReport {
     /// Rows of each group.
     pub groups: Vec<u32>,

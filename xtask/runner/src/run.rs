@@ -1,5 +1,8 @@
 //! `run`: the three products against the oracle.
 
+use std::env;
+use std::ffi::OsString;
+
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
 use mok::gemm::{Form, Sink};
@@ -10,7 +13,7 @@ use crate::backend::Backend;
 use crate::host_checks;
 use crate::products::{MARK, Product, Products};
 use crate::progress::Progress;
-use crate::report::{Check, Report};
+use crate::report::{Check, Report, ShapeReport};
 use crate::shape::{Data, Numbers, Shape};
 
 /// Run the grouped GEMM in its three forms, and compare it with the oracle
@@ -94,6 +97,27 @@ pub fn forms_and_sinks() -> impl Iterator<Item = (Form, Sink)> {
     })
 }
 
+/// Whether these arguments ask for `run --json`, be they right or wrong.
+pub fn wants_json(mut args: impl Iterator<Item = OsString>) -> bool {
+    args.next().is_some_and(|command| command == "run") && args.any(|arg| arg == "--json")
+}
+
+/// The object of a run whose arguments are wrong, so that its shape isn't known.
+pub fn print_usage_error(error: &clap::Error) {
+    let error = anyhow::anyhow!("{}", error.to_string().trim());
+    // Standard output is gone if this fails; the exit status still tells.
+    let _ = Report::failed("none", ShapeReport::default(), &error).print(true);
+}
+
+/// What `xtask` found when it validated the kernels for this run; nothing where it did not try.
+fn validated() -> Option<Check> {
+    let verdict = env::var_os("MOK_VALIDATED")?;
+    Some(Check::none(
+        "kernels.validated",
+        usize::from(verdict != "1"),
+    ))
+}
+
 /// `xtask run`; whether everything passed.
 pub fn run(args: &Args) -> Result<bool> {
     let mut backend = "none";
@@ -115,7 +139,8 @@ fn checked(args: &Args, backend: &mut &'static str) -> Result<Report> {
     let data = Data::new(&args.shape, Numbers::Normal)?;
     match args.backend.open(args.device)? {
         None => {
-            let checks = host_checks::all(&data, args.shape.seed)?;
+            let mut checks = host_checks::all(&data, args.shape.seed)?;
+            checks.extend(validated());
             Ok(Report::new("none", None, args.shape.report(), checks))
         }
         Some(device) => {
@@ -130,7 +155,8 @@ fn checked(args: &Args, backend: &mut &'static str) -> Result<Report> {
                 eprintln!("the cubin was not taken: {error}");
             }
             let arch = device.arch()?.name();
-            let checks = on_device(args, &device, &data)?;
+            let mut checks = on_device(args, &device, &data)?;
+            checks.extend(validated());
             Ok(Report::new("cuda", Some(arch), args.shape.report(), checks))
         }
     }

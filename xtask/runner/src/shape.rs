@@ -3,6 +3,8 @@
 //! `x [rows, k]` times `w [group, n, k]` is the forward product; `dy [rows, n]`
 //! goes back through `w` (dgrad) and with `x` makes the weight gradient (wgrad).
 
+use std::fs;
+
 use clap::Args;
 use half::bf16;
 use mok::Groups;
@@ -38,6 +40,17 @@ impl Shape {
             k: self.k as usize,
         }
     }
+}
+
+/// Bytes of memory that can still be taken, where the system tells: running out of them would end
+/// the process without a word.
+fn available_memory() -> Option<u64> {
+    let told = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = told
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// What the numbers are like.
@@ -91,8 +104,19 @@ impl Data {
                 .ok_or_else(|| anyhow::anyhow!("{rows} rows of {cols} do not fit in memory"))
         };
         let weights = len(len(groups.len(), n)?, k)?;
-        let mut x = numbers.fill(seed, len(rows, k)?, 1.0);
-        let mut dy = numbers.fill(seed.wrapping_add(1), len(rows, n)?, 1.0);
+        let (x_len, dy_len) = (len(rows, k)?, len(rows, n)?);
+        let bytes = 2 * [x_len, dy_len, weights]
+            .map(|len| len as u128)
+            .iter()
+            .sum::<u128>();
+        if let Some(there) = available_memory() {
+            anyhow::ensure!(
+                bytes <= there.into(),
+                "the inputs take {bytes} bytes, and this machine has {there} available"
+            );
+        }
+        let mut x = numbers.fill(seed, x_len, 1.0);
+        let mut dy = numbers.fill(seed.wrapping_add(1), dy_len, 1.0);
         let w = numbers.fill(seed.wrapping_add(2), weights, 1.0 / (k as f32).sqrt());
         for row in (0..rows).filter(|&row| groups.group_of(row).is_none()) {
             x[row * k..][..k].fill(bf16::NAN);

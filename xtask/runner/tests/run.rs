@@ -5,10 +5,13 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 fn runner(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_xtask-runner"))
-        .args(args)
-        .output()
-        .unwrap()
+    command(args).output().unwrap()
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask-runner"));
+    command.args(args).env_remove("MOK_VALIDATED");
+    command
 }
 
 fn report(output: &Output) -> Value {
@@ -60,12 +63,66 @@ fn a_failed_check_is_in_the_report_and_in_the_exit_status() {
 
 #[test]
 fn what_cannot_run_is_still_one_object() {
-    for wrong in [["--n", "0"], ["--groups", "4294967295"]] {
+    let wrong = [
+        ["--n", "0"],
+        ["--groups", "4294967295"],
+        // Terabytes of weights.
+        ["--k", "4294967288"],
+        // What the command line itself refuses.
+        ["--groups", ""],
+        ["--n", "-1"],
+        ["--k", "4294967296"],
+        ["--bogus", "1"],
+    ];
+    for wrong in wrong {
         let output = runner(&[&HOST[..], &wrong].concat());
         let report = report(&output);
         assert_eq!(output.status.code(), Some(2), "{report}");
         assert_eq!(report["passed"], false);
         assert!(report["error"].is_string(), "{report}");
+    }
+}
+
+#[test]
+fn help_is_help_also_with_json() {
+    let output = runner(&["run", "--json", "--help"]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("Exit status"), "{text}");
+}
+
+/// Unset where nobody validated the kernels; then the report says nothing of it.
+#[test]
+fn the_verdict_on_the_kernels_is_a_check() {
+    for (verdict, passed) in [
+        (None, None),
+        (Some("1"), Some(true)),
+        (Some("0"), Some(false)),
+    ] {
+        let mut command = command(&HOST);
+        if let Some(verdict) = verdict {
+            command.env("MOK_VALIDATED", verdict);
+        }
+        let output = command.output().unwrap();
+        let report = report(&output);
+        let checks = report["checks"].as_array().unwrap();
+        let check = checks
+            .iter()
+            .find(|check| check["name"] == "kernels.validated");
+        assert_eq!(
+            check.map(|check| check["passed"] == true),
+            passed,
+            "{report}"
+        );
+        assert_eq!(report["passed"], passed != Some(false));
+        assert_eq!(output.status.code(), Some(i32::from(passed == Some(false))));
+        if let Some(check) = check {
+            let value = f64::from(u8::from(verdict == Some("0")));
+            assert_eq!(
+                (&check["value"], &check["limit"]),
+                (&value.into(), &0.0.into())
+            );
+        }
     }
 }
 
