@@ -116,7 +116,9 @@ fn write_source(out: &Path, codes: &[Code]) -> Result<(), Box<dyn Error>> {
             .file_name()
             .and_then(|name| name.to_str())
             .ok_or_else(|| format!("{} has no usable name", from.display()))?;
-        fs::copy(from, out.join(name))
+        // Not `fs::copy`: a read-only source would leave a copy that the next build can't replace.
+        fs::read(from)
+            .and_then(|bytes| fs::write(out.join(name), bytes))
             .map_err(|error| format!("copying {}: {error}", from.display()))?;
         // `OUT_DIR` is read while compiling: the binary holds the bytes and no path.
         Ok(format!("(concat!(env!(\"OUT_DIR\"), \"/{name}\"))"))

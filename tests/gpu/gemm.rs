@@ -65,6 +65,8 @@ struct Case {
     k: usize,
     /// Elements between rows, rows between groups, rows after the last group: all NaN.
     gaps: bool,
+    /// Weights and their gradients as `[rows, groups, columns]`: a group's stride is under a row's.
+    beside: bool,
 }
 
 impl Case {
@@ -75,7 +77,21 @@ impl Case {
             n,
             k,
             gaps: false,
+            beside: false,
         }
+    }
+
+    /// Elements from row to row, from group to group, and in all, of `[rows, cols, groups]` with
+    /// `[elements, rows]` of gaps.
+    fn strides(&self, extent: [usize; 3], gaps: [usize; 2]) -> [usize; 3] {
+        let ([rows, cols, groups], [after_row, after_group]) = (extent, gaps);
+        let gap = |size| if self.gaps { size } else { 0 };
+        let wide = cols + gap(after_row);
+        if self.beside {
+            return [groups * wide, wide, rows * groups * wide];
+        }
+        let group_stride = (rows + gap(after_group)) * wide;
+        [wide, group_stride, groups * group_stride]
     }
 }
 
@@ -128,6 +144,15 @@ fn cases() -> Vec<Case> {
             gaps: true,
             ..Case::new(vec![333u32, 1, 0], [200, 328, 264])
         },
+        Case {
+            beside: true,
+            ..Case::new(vec![5u32, 0, 200, 64], [64, 192, 128])
+        },
+        Case {
+            gaps: true,
+            beside: true,
+            ..Case::new(vec![333u32, 1, 0], [200, 328, 264])
+        },
     ]);
     cases
 }
@@ -148,9 +173,8 @@ impl Held {
         case: &Case,
         deviation: f32,
     ) -> Held {
-        let row_stride = cols + if case.gaps { 24 } else { 0 };
-        let group_stride = (rows + if case.gaps { 3 } else { 0 }) * row_stride;
-        let mut values = vec![bf16::NAN; groups * group_stride];
+        let [row_stride, group_stride, len] = case.strides([rows, cols, groups], [24, 3]);
+        let mut values = vec![bf16::NAN; len];
         let source: Vec<bf16> = fill::normal(seed, groups * rows * cols, deviation);
         for (index, row) in source.chunks(cols.max(1)).enumerate() {
             let start = index / rows * group_stride + index % rows * row_stride;
@@ -246,11 +270,10 @@ fn check_as<T: Stored>(engine: Engine, form: Form, sink: Sink, case: &Case) -> O
     } else {
         (capacity, 1)
     };
-    let row_stride = n + if case.gaps { 40 } else { 0 };
-    let group_stride = (d_rows + if case.gaps { 2 } else { 0 }) * row_stride;
+    let [row_stride, group_stride, len] = case.strides([d_rows, n, d_groups], [40, 2]);
     let start = |row: usize| row / d_rows.max(1) * group_stride + row % d_rows.max(1) * row_stride;
     let mark = bytemuck::pod_read_unaligned::<T>(&[0xffu8; 8][..size_of::<T>()]);
-    let mut d = vec![mark; d_groups * group_stride];
+    let mut d = vec![mark; len];
     let mut old = None;
     if sink.adds() {
         let values: Vec<T> = fill::normal::<f32>(3, d_groups * d_rows * n, 2.0)
