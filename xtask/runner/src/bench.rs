@@ -4,7 +4,7 @@ use anyhow::{Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use comfy_table::{Table, presets};
 use half::bf16;
-use mok::gemm::{Form, GemmCall, GroupedGemm, Matrix};
+use mok::gemm::{Form, GemmCall, GroupedGemm, MAX_GROUPS, Matrix};
 use mok::{Buffer, Device, Groups, fill, kernels};
 use serde::Serialize;
 
@@ -75,6 +75,8 @@ struct Shape {
     k: u32,
 }
 
+const MAX_SAMPLES: usize = 100_000;
+
 /// (name, groups, rows, n, k)
 const NAMED: [(&str, u32, u32, u32, u32); 3] = [
     ("kimi-k2.7", 192, 57_344, 4096, 7168),
@@ -87,7 +89,10 @@ impl Args {
         if let (Some(groups), Some(rows), Some(n), Some(k)) =
             (self.groups, self.rows, self.n, self.k)
         {
-            ensure!(groups > 0, "--groups must be at least 1");
+            ensure!(
+                (1..=MAX_GROUPS).contains(&groups),
+                "--groups must be 1 to {MAX_GROUPS}"
+            );
             let name = format!("{groups}x{n}x{k}");
             return Ok(vec![Shape {
                 name,
@@ -140,12 +145,16 @@ struct Timing {
 /// `xtask bench`.
 pub fn run(bench: &Bench) -> Result<bool> {
     let Bench::Gemm(args) = bench;
-    ensure!(args.samples > 0, "--samples must be at least 1");
+    // Each keeps two events.
+    ensure!(
+        (1..=MAX_SAMPLES).contains(&args.samples),
+        "--samples must be 1 to {MAX_SAMPLES}"
+    );
+    let shapes = args.shapes()?;
     let device = backend::require("bench gemm", args.device)?;
     let arch = device.arch()?;
     let sms = args.sms.unwrap_or(device.sm_count());
     let gemm = GroupedGemm::new(&device)?.with_sms(sms)?;
-    let shapes = args.shapes()?;
     let progress = Progress::new(3 * shapes.len());
     let mut results = Vec::new();
     for shape in &shapes {

@@ -84,6 +84,24 @@ fn what_cannot_run_is_still_one_object() {
 }
 
 #[test]
+fn benchmarks_refuse_sizes_before_they_look_for_a_gpu() {
+    let shape = ["--rows", "1", "--n", "8", "--k", "8", "--groups"];
+    let groups = |number| [&["bench", "gemm"], &shape[..], &[number]].concat();
+    let samples = |number| vec!["bench", "gemm", "--samples", number];
+    for (args, limit) in [
+        (groups("0"), "1 to 1024"),
+        (groups("4294967295"), "1 to 1024"),
+        (samples("0"), "1 to 100000"),
+        (samples("18446744073709551615"), "1 to 100000"),
+    ] {
+        let output = runner(&args);
+        assert_eq!(output.status.code(), Some(2));
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(told.contains(limit), "{told}");
+    }
+}
+
+#[test]
 fn help_is_help_also_with_json() {
     let output = runner(&["run", "--json", "--help"]);
     assert!(output.status.success());
