@@ -4,7 +4,7 @@ use super::Engine;
 use super::accumulators::Accumulators;
 use super::tile::{Operand, Tile};
 use crate::layout::descriptor::advance;
-use crate::{wgmma, wgmma_commit, wgmma_fence, wgmma_wait};
+use crate::{wgmma, wgmma_commit, wgmma_fence, wgmma_settled, wgmma_wait};
 
 /// wgmma m64n256k16, four a stage.
 pub struct Wgmma;
@@ -40,8 +40,12 @@ impl Engine for Wgmma {
     }
 
     #[inline(always)]
-    unsafe fn settle(_: &mut Accumulators) {
+    unsafe fn settle(sums: &mut Accumulators) {
+        let d = &mut sums.0;
         // SAFETY: the trait's contract.
-        unsafe { wgmma_wait!(0) };
+        unsafe {
+            wgmma_wait!(0);
+            wgmma_settled!(256, d);
+        }
     }
 }

@@ -59,6 +59,20 @@ macro_rules! wgmma_wait {
     };
 }
 
+/// Makes the accumulators depend on the wait before it: `wgmma_settled!(256, d)`.
+///
+/// The wait names no registers, so to the compiler the sums are there once the products are
+/// issued, and it could read them before the wait. Emits nothing.
+///
+/// # Safety
+/// Follows a wait that covers every product into `d`, a place of type `[f32; N / 2]`.
+#[macro_export]
+macro_rules! wgmma_settled {
+    ($n:tt, $d:ident) => {
+        $crate::wgmma_indices!($n [$n $d settled] [])
+    };
+}
+
 /// One bf16 product, m64 n`N` k16, N any multiple of 8 up to 256.
 ///
 /// * `wgmma!(256, d, smem desc_a, desc_b, scale_d, major_a, major_b, index)`: both from shared memory;
@@ -86,6 +100,9 @@ macro_rules! wgmma {
             $(inout(reg32) $d[$i],)*
             a0 = in(reg32) $a[0], a1 = in(reg32) $a[1], a2 = in(reg32) $a[2], a3 = in(reg32) $a[3],
             b = in(reg64) $b, scale = in(reg32) $scale, tb = const $tb, options(nostack))
+    };
+    (@with [$n:literal $d:ident settled] $($i:literal)*) => {
+        ::core::arch::asm!(concat!("// ", $crate::wgmma!(@list $($i)*)), $(inout(reg32) $d[$i],)* options(nomem, nostack))
     };
     (@list $first:literal $($i:literal)*) => {
         concat!("{", $first, "}" $(, ",{", $i, "}")*)

@@ -8,7 +8,8 @@ use mok_kernel::ptx::shared::{SmemAddr, dynamic_base};
 use mok_kernel::ptx::tma::{self, TensorMapRef};
 use mok_kernel::ptx::{fence, global, mbarrier, reg};
 use mok_kernel::{
-    block_sync, load_matrix, tensor_map_param, wgmma, wgmma_commit, wgmma_fence, wgmma_wait,
+    block_sync, load_matrix, tensor_map_param, wgmma, wgmma_commit, wgmma_fence, wgmma_settled,
+    wgmma_wait,
 };
 
 use crate::spec::ProbeArgs;
@@ -100,6 +101,7 @@ macro_rules! probes {
                     }
                     wgmma_commit!();
                     wgmma_wait!(0);
+                    wgmma_settled!($n, d);
                 } else {
                     wgmma_fence!();
                     if args.mode & 3 == 0 {
@@ -113,6 +115,7 @@ macro_rules! probes {
                     }
                     wgmma_commit!();
                     wgmma_wait!(0);
+                    wgmma_settled!($n, d);
                 }
                 $(
                     let element = accumulator::row(thread, $i) * $n + accumulator::column(thread, $i);
