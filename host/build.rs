@@ -11,18 +11,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use mok_build::{Arch, Report, Workspace, compile, setup};
+use mok_build::{Arch, Report, Workspace, compile, report, setup};
 
 fn main() -> ExitCode {
     match embed() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            let error = report::in_full(error.as_ref());
             eprintln!("mok: the kernels could not be embedded.\n\n{error}");
-            let mut source = error.source();
-            while let Some(cause) = source {
-                eprintln!("because: {cause}");
-                source = cause.source();
-            }
             ExitCode::FAILURE
         }
     }

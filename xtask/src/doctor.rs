@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::Result;
 use comfy_table::Table;
 use comfy_table::presets::UTF8_BORDERS_ONLY;
-use mok_build::process;
 use mok_build::setup::{self, CudaTools};
 use mok_build::{Arch, Workspace};
+use mok_build::{process, report};
 use serde::Serialize;
 use serde_json::json;
 
@@ -68,7 +68,7 @@ pub fn run(json: bool, strict: bool) -> Result<ExitCode> {
         Err(error) => items.push(Item::lacks(
             "sources",
             State::Missing,
-            format!("{error:#}"),
+            report::in_full(error.as_ref()),
             "cd into a checkout of mok-rs",
         )),
     }
@@ -137,6 +137,10 @@ fn proving(tools: &CudaTools, items: &mut Vec<Item>) {
     for (name, tool) in [("ptxas", &tools.ptxas), ("nvdisasm", &tools.nvdisasm)] {
         items.push(match tool {
             Some(tool) => Item::ok(name, format!("{} ({})", tool.version, tool.origin)),
+            None if let Some(misnamed) = CudaTools::misnamed(name) => {
+                let fix = format!("unset MOK_{}", name.to_uppercase());
+                Item::lacks(name, State::Missing, misnamed, &fix)
+            }
             None => {
                 let (major, minor) = setup::MIN_CUDA;
                 let detail = format!("none of CUDA {major}.{minor} or later");

@@ -67,8 +67,16 @@ pub fn build(archs: &[Arch], stage: bool) -> Result<ExitCode> {
 pub fn built(workspace: &Workspace, archs: &[Arch]) -> Result<(Tools, Vec<Built>)> {
     let mut bars = Bars::new();
     let tools = setup::ensure(workspace, &mut bars)?;
-    let built = compile::shipped(workspace, &tools, archs, &mut bars)?;
+    let built = compile::shipped(workspace, &tools, &once(archs), &mut bars)?;
     Ok((tools, built))
+}
+
+/// Each architecture once: two builds of one would only wait for each other.
+fn once(archs: &[Arch]) -> Vec<Arch> {
+    Arch::ALL
+        .into_iter()
+        .filter(|arch| archs.contains(arch))
+        .collect()
 }
 
 /// `xtask package`.
@@ -90,4 +98,15 @@ pub fn package(args: &[OsString]) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_architecture_named_twice() {
+        let named = [Arch::Sm100a, Arch::Sm90a, Arch::Sm100a];
+        assert_eq!(once(&named), [Arch::Sm90a, Arch::Sm100a]);
+    }
 }

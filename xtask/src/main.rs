@@ -11,6 +11,7 @@ mod gpus;
 mod kernels;
 mod lint;
 mod pack;
+mod pipes;
 mod place;
 mod runner;
 mod test;
@@ -19,13 +20,15 @@ mod validate;
 use std::process::ExitCode;
 
 use clap::Parser;
+use mok_build::report;
 
 fn main() -> ExitCode {
+    pipes::end_quietly();
     let cli = cli::Cli::parse();
     match cli.command.run() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", report::in_full(error.as_ref()));
             ExitCode::FAILURE
         }
     }

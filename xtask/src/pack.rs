@@ -20,6 +20,9 @@ use crate::place::{MANIFEST, Place};
 /// What a pack may weigh, in bytes.
 const LIMIT: u64 = 64 << 20;
 
+/// Folders in which packs are filled.
+const SCRATCH: &str = ".pack-new-";
+
 /// What is in a pack, for people and for [`Place`].
 #[derive(Serialize)]
 struct Manifest {
@@ -38,9 +41,12 @@ pub fn run() -> Result<ExitCode> {
     let workspace = Place::checkout("pack")?;
     let (tools, built) = kernels::built(&workspace, &Arch::ALL)?;
     let folder = workspace.target().join("pack");
-    // Filled anew beside it, so that a failure leaves no half-old pack.
+    // Filled anew beside it, so that a failure leaves no half-old pack; one at a time, so
+    // that what a killed one left is nobody's.
+    let _lock = files::lock(&workspace.target().join(".pack-lock"))?;
+    files::sweep(workspace.target(), SCRATCH)?;
     let fresh = tempfile::Builder::new()
-        .prefix(".pack-")
+        .prefix(SCRATCH)
         .tempdir_in(workspace.target())
         .context("creating a folder for the pack")?;
     fill(&workspace, &built, fresh.path())?;

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result};
-use mok_build::setup;
 use mok_build::workspace::cargo;
+use mok_build::{Report, process, report, setup};
 use serde_json::json;
 
 use crate::bars::Bars;
@@ -25,7 +25,7 @@ pub fn forward(command: &str, args: &[OsString]) -> Result<ExitCode> {
         match &outcome {
             Ok((_, status)) if status.code().is_some_and(|code| REPORTED.contains(&code)) => {}
             Ok((_, status)) => println!("{}", not_run(&format!("xtask-runner: {status}"))),
-            Err(error) => println!("{}", not_run(&format!("{error:#}"))),
+            Err(error) => println!("{}", not_run(&report::in_full(error.as_ref()))),
         }
     }
     let (fit, status) = outcome?;
@@ -53,17 +53,28 @@ fn hand_on(command: &str, args: &[OsString]) -> Result<(bool, ExitStatus)> {
     let mut fit = true;
     let mut child = match &place {
         Place::Checkout(workspace) => {
+            let mut bars = Bars::new();
             // Its build script would do the same, but could not show a bar.
-            setup::ensure(workspace, &mut Bars::new())?;
+            setup::ensure(workspace, &mut bars)?;
             let mut child = cargo();
             // What runs is what was proven; asking for help proves nothing.
             if command == "run" && !args.iter().any(|arg| arg == "--help" || arg == "-h") {
                 fit = validate::shipped(&place)?;
                 child.env(VALIDATED, if fit { "1" } else { "0" });
             }
+            let manifest = workspace.root().join("Cargo.toml");
+            let package = ["--package", "xtask-runner"];
+            // By itself, since a quiet `cargo run` gives no sign of life for a minute.
+            let mut build = cargo();
+            build.args(["build", "--manifest-path"]).arg(&manifest);
+            build.args(package);
+            let step = "xtask-runner";
+            bars.begin(step);
+            let built = process::follow(&mut build, &mut |line| bars.detail(step, line.trim()));
+            bars.end(step, if built.is_ok() { "built" } else { "failed" });
+            built.context("building xtask-runner")?;
             child.args(["run", "--quiet", "--manifest-path"]);
-            child.arg(workspace.root().join("Cargo.toml"));
-            child.args(["--package", "xtask-runner", "--"]);
+            child.arg(manifest).args(package).arg("--");
             child
         }
         Place::Pack(folder) => {

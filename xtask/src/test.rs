@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use mok_build::workspace::cargo;
-use mok_build::{Arch, Workspace};
+use mok_build::{Arch, Workspace, report};
 
 use crate::place::Place;
 use crate::{kernels, lint, validate};
@@ -25,7 +25,7 @@ impl Summary {
         eprintln!("== {name}");
         let started = Instant::now();
         let passed = work().unwrap_or_else(|error| {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", report::in_full(error.as_ref()));
             false
         });
         self.0

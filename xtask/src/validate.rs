@@ -8,7 +8,7 @@ use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
 use mok_build::validate::budgets::Budgets;
 use mok_build::validate::{FileReport, Validator};
-use mok_build::{Arch, Report, compile};
+use mok_build::{Arch, Report, compile, report};
 use serde_json::json;
 
 use crate::bars::Bars;
@@ -17,8 +17,13 @@ use crate::place::Place;
 
 /// `xtask validate`.
 pub fn run(given: &[PathBuf], json: bool) -> Result<ExitCode> {
-    let place = Place::find()?;
-    let (reports, errors) = judge(&place, given)?;
+    let judged = Place::find().and_then(|place| judge(&place, given));
+    let (reports, errors) = match judged {
+        Ok(judged) => judged,
+        // Nothing could be judged at all: a script that reads the object reads why.
+        Err(error) if json => (Vec::new(), vec![report::in_full(error.as_ref())]),
+        Err(error) => return Err(error),
+    };
     let passed = errors.is_empty() && reports.iter().all(FileReport::passed);
     if json {
         let object = json!({ "schema": 1, "passed": passed, "files": reports, "errors": errors });
@@ -88,7 +93,7 @@ fn judge(place: &Place, given: &[PathBuf]) -> Result<(Vec<FileReport>, Vec<Strin
         bars.end(&step, &outcome);
         match report {
             Ok(report) => reports.push(report),
-            Err(error) => errors.push(error.to_string()),
+            Err(error) => errors.push(report::in_full(&error)),
         }
     }
     Ok((reports, errors))
@@ -160,10 +165,11 @@ fn explain(report: &FileReport) {
             .map_or(String::new(), |line| format!(":{line}"));
         let check = serde_json::to_value(failure.check).unwrap_or_default();
         let check = check.as_str().unwrap_or_default().to_owned();
-        eprintln!(
-            "{file}{line}: {}: {check}: {}",
-            failure.entry, failure.found
-        );
+        let entry = match failure.entry.as_str() {
+            "" => String::new(),
+            entry => format!("{entry}: "),
+        };
+        eprintln!("{file}{line}: {entry}{check}: {}", failure.found);
         eprintln!("    {}", failure.fix);
     }
     for remark in &report.remarks {

@@ -306,6 +306,12 @@ pub fn device_cargo(workspace: &Workspace, tools: &Tools, arch: Arch) -> Command
     }
     tools.rust_src.apply(&mut command);
     command.env("RUSTC_BOOTSTRAP", "1");
+    // Configuration files are inherited too. A build-dir of theirs would take the assembly
+    // elsewhere, all architectures' to one place; incremental builds, which a profile cannot
+    // refuse them, make other PTX; colours would hide the warnings from us.
+    command.env("CARGO_BUILD_BUILD_DIR", kernel_target(workspace, arch));
+    command.env("CARGO_INCREMENTAL", "0");
+    command.env("CARGO_TERM_COLOR", "never");
     command.env(
         "CARGO_ENCODED_RUSTFLAGS",
         rustflags(workspace, tools, arch).join("\x1f"),
@@ -505,6 +511,7 @@ pub fn stage(workspace: &Workspace, built: &[Built]) -> Result<PathBuf, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::setup::{CudaTools, RustSrc, RustSrcOrigin, Toolchain};
 
     #[test]
     fn the_compilers_warnings_less_its_noise() {
@@ -515,6 +522,51 @@ mod tests {
             "warning: unused variable: `x`\n --> a.rs:1:2"
         );
         assert_eq!(warnings("    Finished `kernel` profile\n"), "");
+    }
+
+    /// What somebody's ~/.cargo/config.toml could say, said before it is asked.
+    #[test]
+    fn configuration_files_change_nothing() {
+        let workspace = Workspace::find(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let tools = Tools {
+            toolchain: Toolchain {
+                release: String::new(),
+                llvm: String::new(),
+                sysroot: PathBuf::new(),
+            },
+            rust_src: RustSrc {
+                library: PathBuf::new(),
+                origin: RustSrcOrigin::Toolchain,
+            },
+            cuda: CudaTools {
+                ptxas: None,
+                nvdisasm: None,
+            },
+        };
+        let command = device_cargo(&workspace, &tools, Arch::Sm90a);
+        let set = |name: &str| {
+            let (_, value) = command.get_envs().find(|(key, _)| *key == name).unwrap();
+            value.unwrap().to_owned()
+        };
+        let target = kernel_target(&workspace, Arch::Sm90a);
+        assert_eq!(set("CARGO_BUILD_BUILD_DIR"), target);
+        assert_eq!(set("CARGO_INCREMENTAL"), "0");
+        assert_eq!(set("CARGO_TERM_COLOR"), "never");
+        let manifest = fs::read_to_string(workspace.root().join("Cargo.toml")).unwrap();
+        let manifest: toml::Table = manifest.parse().unwrap();
+        let kernel = manifest["profile"]["kernel"].as_table().unwrap();
+        for key in [
+            "opt-level",
+            "debug",
+            "debug-assertions",
+            "overflow-checks",
+            "strip",
+            "lto",
+            "codegen-units",
+            "panic",
+        ] {
+            assert!(kernel.contains_key(key), "[profile.kernel] lacks {key}");
+        }
     }
 
     #[test]

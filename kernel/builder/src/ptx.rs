@@ -79,13 +79,21 @@ pub struct ParamDecl {
     pub after_param: usize,
 }
 
-/// A word of the masked text: letters, digits and `_ $ % . :`.
+/// A word of the masked text: letters, digits and `_ $ % .`, and the `::` of
+/// `.shared::cta`. A single `:` ends a label, and the word: `loop:bra` is two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word<'m> {
     /// Its offset.
     pub at: usize,
     /// Its text.
     pub text: &'m str,
+}
+
+impl Word<'_> {
+    /// The offset behind it.
+    pub fn end(&self) -> usize {
+        self.at + self.text.len()
+    }
 }
 
 impl<'a> Module<'a> {
@@ -101,10 +109,9 @@ impl<'a> Module<'a> {
         let target = after(".target").ok_or(Error::NoTarget)?;
         let mut entries = Vec::new();
         let mut from = 0;
-        while let Some(word) = words(&masked, from..masked.len()).find(|word| word.text == ".entry")
-        {
-            let entry = entry(text, &masked, word.at)?;
-            from = entry.as_ref().map_or(word.at + 6, |entry| entry.body.end);
+        while let Some(word) = words(&masked, from..masked.len()).find(is_entry) {
+            let entry = entry(text, &masked, word)?;
+            from = entry.as_ref().map_or(word.end(), |entry| entry.body.end);
             entries.extend(entry);
         }
         Ok(Module {
@@ -120,6 +127,14 @@ impl<'a> Module<'a> {
     /// The words in a range, comments and strings left out.
     pub fn words(&self, range: Range<usize>) -> impl Iterator<Item = Word<'_>> {
         words(&self.masked, range)
+    }
+
+    /// The first byte at or behind an offset that is neither blank nor in a comment.
+    pub fn after_blanks(&self, at: usize) -> Option<u8> {
+        let rest = &self.masked.as_bytes()[at..];
+        rest.iter()
+            .copied()
+            .find(|byte| !byte.is_ascii_whitespace())
     }
 
     /// The comments in a range: offset and text.
@@ -197,16 +212,21 @@ fn mask(text: &str) -> Result<(String, Comments), Error> {
 }
 
 fn words(masked: &str, range: Range<usize>) -> impl Iterator<Item = Word<'_>> {
-    let bytes = masked.as_bytes();
+    let bytes = &masked.as_bytes()[..range.end];
     let mut at = range.start;
     std::iter::from_fn(move || {
-        let inside = |byte: u8| byte.is_ascii_alphanumeric() || b"_$%.:".contains(&byte);
-        while at < range.end && !inside(bytes[at]) {
+        // How many bytes of a word stand here.
+        let inside = |at: usize| match &bytes[at..] {
+            [b':', b':', ..] => 2,
+            [byte, ..] if byte.is_ascii_alphanumeric() || b"_$%.".contains(byte) => 1,
+            _ => 0,
+        };
+        while at < bytes.len() && inside(at) == 0 {
             at += 1;
         }
         let start = at;
-        while at < range.end && inside(bytes[at]) {
-            at += 1;
+        while inside(at) > 0 {
+            at += inside(at);
         }
         (at > start).then(|| Word {
             at: start,
@@ -215,17 +235,23 @@ fn words(masked: &str, range: Range<usize>) -> impl Iterator<Item = Word<'_>> {
     })
 }
 
-/// The entry whose `.entry` stands at `at`; `None` for a mere declaration.
-fn entry(text: &str, masked: &str, at: usize) -> Result<Option<Entry>, Error> {
+/// `.entry`, also where nothing stands between it and its linkage: `.visible.entry`.
+fn is_entry(word: &Word) -> bool {
+    word.text.starts_with('.') && word.text.ends_with(".entry")
+}
+
+/// The entry that a `.entry` begins; `None` for a mere declaration.
+fn entry(text: &str, masked: &str, keyword: Word) -> Result<Option<Entry>, Error> {
+    let at = keyword.at;
     let wrong = |at: usize, what: &str| Error::Entry {
         line: line(text, at),
         what: what.into(),
     };
     let bytes = masked.as_bytes();
-    let name = words(masked, at + 6..masked.len())
+    let name = words(masked, keyword.end()..masked.len())
         .next()
         .ok_or_else(|| wrong(at, ".entry has no name"))?;
-    let mut cursor = name.at + name.text.len();
+    let mut cursor = name.end();
     let next = |from: usize, wanted: &[u8]| {
         bytes[from..]
             .iter()
@@ -279,13 +305,13 @@ fn parameters(text: &str, masked: &str, range: Range<usize>) -> Result<Vec<Param
     Ok(params)
 }
 
-/// `.param .align 16 .b8 name[128]`, `.param .u64 .ptr .global .align 1 name`, `.param .b32 name`.
+/// `.param .align 16 .b8 name[128]`, `.param .u64 .ptr .global .align 1 name`, `.param.b32 name`.
 fn parameter(text: &str, masked: &str, span: Range<usize>) -> Result<ParamDecl, Error> {
     let wrong = |what: &str| Error::Entry {
         line: line(text, span.start),
         what: what.into(),
     };
-    let list: Vec<Word> = words(masked, span.clone()).collect();
+    let list: Vec<Word> = words(masked, span.clone()).flat_map(unglued).collect();
     let keyword = list
         .iter()
         .find(|word| word.text == ".param")
@@ -305,12 +331,12 @@ fn parameter(text: &str, masked: &str, span: Range<usize>) -> Result<ParamDecl, 
                     .ok_or_else(|| wrong(".align without a number"))?;
                 // After .ptr it is the alignment of what the pointer points to.
                 if !pointee {
-                    align = Some(number.at..number.at + number.text.len());
+                    align = Some(number.at..number.end());
                 }
             }
             text if text.starts_with('.') => element = element.or(scalar_size(text)),
             number if name.is_some() => {
-                let number = number.parse::<u64>().map_err(|_| wrong("an array size"))?;
+                let number = integer(number).ok_or_else(|| wrong("an array size"))?;
                 count = Some(count.unwrap_or(1).saturating_mul(number));
             }
             _ => name = Some(word),
@@ -322,13 +348,43 @@ fn parameter(text: &str, masked: &str, span: Range<usize>) -> Result<ParamDecl, 
         name: name.text.to_owned(),
         size: element.saturating_mul(count.unwrap_or(1)),
         align,
-        after_param: keyword.at + keyword.text.len(),
+        after_param: keyword.end(),
     })
 }
 
+/// `.param` and `.b32` of `.param.b32`.
+fn unglued(word: Word<'_>) -> impl Iterator<Item = Word<'_>> {
+    let starts = word.text.match_indices('.').map(|(dot, _)| dot);
+    let starts: Vec<usize> = std::iter::once(0)
+        .chain(starts.filter(|&dot| dot > 0))
+        .chain([word.text.len()])
+        .collect();
+    (1..starts.len()).map(move |part| Word {
+        at: word.at + starts[part - 1],
+        text: &word.text[starts[part - 1]..starts[part]],
+    })
+}
+
+/// A number as PTX writes it: decimal, `0x` hexadecimal, `0b` binary or `0` octal,
+/// with or without a `U` behind it (PTX ISA, "Integer Constants").
+fn integer(word: &str) -> Option<u64> {
+    let lower = word.to_ascii_lowercase();
+    let digits = lower.strip_suffix('u').unwrap_or(&lower);
+    let (digits, radix) = match digits.as_bytes() {
+        [b'0', b'x', ..] => (&digits[2..], 16),
+        [b'0', b'b', ..] => (&digits[2..], 2),
+        [b'0', _, ..] => (&digits[1..], 8),
+        _ => (digits, 10),
+    };
+    u64::from_str_radix(digits, radix).ok()
+}
+
 fn scalar_size(word: &str) -> Option<u64> {
+    // A handle, in the ABI.
+    if [".texref", ".surfref", ".samplerref"].contains(&word) {
+        return Some(8);
+    }
     let digits = word.strip_prefix('.')?.strip_prefix(['b', 'u', 's', 'f'])?;
-    let digits = digits.strip_suffix("x2").map_or(digits, |_| "32");
     digits
         .parse::<u64>()
         .ok()
@@ -377,6 +433,51 @@ mod tests {
             .map(|word| word.text)
             .collect();
         assert_eq!(words, [".reg", ".b32", "%r", "ret"]);
+    }
+
+    #[test]
+    fn words_that_stand_close() {
+        let text = ".version 9.0\n.target sm_90a\n\
+            .visible.entry f(.param.align 8.b8 a[0x10],.param.u64 b,.param .texref c){\
+            again:call.uni g; ld.shared::cta.u32 %r1,[x]; @%p1 bra again;}";
+        let module = Module::scan(text).unwrap();
+        let [entry] = &module.entries[..] else {
+            panic!("one entry: {module:?}")
+        };
+        let sizes: Vec<_> = entry.params.iter().map(|param| param.size).collect();
+        assert_eq!((entry.name.as_str(), &sizes[..]), ("f", &[16, 8, 8][..]));
+        assert_eq!(&text[entry.params[0].align.clone().unwrap()], "8");
+        let words: Vec<_> = module
+            .words(entry.body.clone())
+            .map(|word| word.text)
+            .collect();
+        let expected = [
+            "again",
+            "call.uni",
+            "g",
+            "ld.shared::cta.u32",
+            "%r1",
+            "x",
+            "%p1",
+            "bra",
+            "again",
+        ];
+        assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn integers() {
+        for (word, value) in [
+            ("128", 128),
+            ("0x80", 128),
+            ("0200U", 128),
+            ("0b101", 5),
+            ("0", 0),
+        ] {
+            assert_eq!(integer(word), Some(value), "{word}");
+        }
+        assert_eq!(integer("0x"), None);
+        assert_eq!(integer("four"), None);
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! How slow work tells a person where it is.
+//! How slow work tells a person where it is, and why it failed.
+
+use std::error::Error;
 
 /// Hears what is going on. The command line draws bars, a build script prints lines.
 ///
@@ -23,4 +25,40 @@ impl Report for Silent {
     fn detail(&mut self, _: &str, _: &str) {}
     fn end(&mut self, _: &str, _: &str) {}
     fn warn(&mut self, _: &str) {}
+}
+
+/// An error and its causes, each said once: ours quote their cause already, so that
+/// one line is enough where nobody asks for causes; those of other crates may not.
+pub fn in_full(error: &dyn Error) -> String {
+    let mut said = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !said.contains(&text) {
+            said = format!("{said}: {text}");
+        }
+        cause = error.source();
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::Path;
+
+    use super::*;
+    use crate::files;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the pack is not complete")]
+    struct Silent(#[source] files::FileError);
+
+    #[test]
+    fn every_cause_is_said_once() {
+        let file = files::on("read", Path::new("a.ptx"))(io::Error::other("no luck"));
+        assert_eq!(in_full(&file), "cannot read a.ptx: no luck");
+        let silent = "the pack is not complete: cannot read a.ptx: no luck";
+        assert_eq!(in_full(&Silent(file)), silent);
+    }
 }

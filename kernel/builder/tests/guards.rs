@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use mok_build::setup::CudaTools;
+use mok_build::setup::{CudaTool, CudaTools};
 use mok_build::validate::budgets::{self, Budgets};
 use mok_build::validate::{Check, Error, Failure, FileReport, Validator};
 use mok_build::{Silent, Workspace};
@@ -139,6 +139,91 @@ fn calls_and_panics() {
     );
 }
 
+const HEAD: &str = ".version 8.4\n.target sm_90a\n.address_size 64\n";
+
+/// Failures of a text given by hand, behind the three lines of [`HEAD`].
+fn failures_of(text: &str) -> Vec<Failure> {
+    let (_folder, path) = written(format!("{HEAD}{text}").as_bytes());
+    judge(&path).unwrap().failures
+}
+
+#[test]
+fn what_stands_close_is_seen_too() {
+    let failures = failures_of(
+        ".visible .func g()\n{ ret; }\n.visible.entry f(.param.u32 f_param)\n{\n\
+         .reg.u32 %r<2>;\n.local.b8 a[64];\nld.param.u32 %r1, [f_param];\n\
+         s: .branchtargets x, y;\nz:brx.idx %r1, s;\nx:call g;\ny:call.uni g;\nret; }\n",
+    );
+    assert_eq!(of(&failures, Check::Local), [(Some(9), ".local.b8")]);
+    assert_eq!(
+        of(&failures, Check::IndirectBranch),
+        [(Some(12), "brx.idx")]
+    );
+    let calls = of(&failures, Check::Call);
+    assert_eq!(calls, [(Some(13), "call"), (Some(14), "call.uni")]);
+    assert_eq!(of(&failures, Check::Stack), [(Some(6), "64 bytes")]);
+}
+
+#[test]
+fn labels_and_variables_may_be_named_call() {
+    let text = ".visible .entry f()\n{\n.reg .u32 call;\nmov.u32 call, 1;\nret;\n}\n\
+                .visible .entry g()\n{\nbra call;\ncall: ret;\n}\n";
+    assert_eq!(failures_of(text), []);
+}
+
+#[test]
+fn alloca_is_a_stack_frame() {
+    let failures = failures_of(
+        ".visible .entry f(.param .u64 p)\n{\n.reg .b64 %rd<4>;\nld.param.u64 %rd1, [p];\n\
+         alloca.u64 %rd2, %rd1, 8;\nst.global.u64 [%rd1], %rd2;\nret;\n}\n",
+    );
+    assert_eq!(of(&failures, Check::Stack), [(Some(8), "alloca.u64")]);
+}
+
+#[test]
+fn a_remark_that_names_no_function() {
+    let body = "{\nsetmaxnreg.inc.sync.aligned.u32 232;\nret;\n}\n";
+    let alone = failures_of(&format!(".visible .entry f()\n{body}"));
+    assert_eq!(alone.len(), 1);
+    assert_eq!((alone[0].entry.as_str(), alone[0].line), ("f", Some(4)));
+    assert!(alone[0].found.starts_with("(C7508)"), "{alone:?}");
+    let one_of_two = failures_of(&format!(
+        ".visible .entry f()\n{body}.visible .entry g()\n{{\nret;\n}}\n"
+    ));
+    assert_eq!(
+        (one_of_two[0].entry.as_str(), one_of_two[0].line),
+        ("", None)
+    );
+}
+
+#[test]
+fn as_many_copies_as_can_be_counted() {
+    let tag = format!("bar.sync 0; // @collective a.rs:1:1 x{}\n", usize::MAX);
+    assert_eq!(
+        failures_of(&format!(".visible .entry f()\n{{\n{tag}ret;\n}}\n")),
+        []
+    );
+}
+
+#[test]
+fn an_assembler_that_says_nothing() {
+    let silent = CudaTools {
+        ptxas: Some(CudaTool {
+            path: "/bin/true".into(),
+            version: "99.0".into(),
+            origin: "a test".into(),
+        }),
+        ..tools().clone()
+    };
+    let budgets = Budgets::default();
+    let validator = Validator::new(&silent, &budgets).unwrap();
+    let error = validator.file(&fixture("clean.ptx")).unwrap_err();
+    assert!(
+        matches!(&error, Error::Unaccounted { entries, .. } if entries == &["clean"]),
+        "{error:?}"
+    );
+}
+
 #[test]
 fn copied_collectives() {
     let failures = failures("collective.ptx");
@@ -203,9 +288,8 @@ fn what_cannot_be_judged() {
     assert!(matches!(missing, Error::File(_)));
     assert!(missing.to_string().contains("/nonexistent/file.ptx"));
 
-    let head = ".version 8.4\n.target sm_90a\n.address_size 64\n";
     type Expected = fn(&Error) -> bool;
-    let cases: [(Vec<u8>, Expected); 6] = [
+    let cases: [(Vec<u8>, Expected); 7] = [
         (b"fn main() {}\n".to_vec(), |error| {
             matches!(error, Error::NotPtx { .. })
         }),
@@ -213,16 +297,20 @@ fn what_cannot_be_judged() {
         (vec![0x7f, b'E', b'L', b'F', 0xff, 0xfe], |error| {
             matches!(error, Error::NotText { .. })
         }),
-        (head.into(), |error| {
+        (HEAD.into(), |error| {
             matches!(error, Error::NoEntries { .. })
         }),
         (
-            format!("{head}.visible .entry f()\n{{ nonsense; ret; }}\n").into(),
+            format!("{HEAD}.visible .entry f()\n{{ nonsense; ret; }}\n").into(),
             |error| matches!(error, Error::Ptxas { .. }),
         ),
         (
             b".version 3.0\n.target sm_20\n.visible .entry f()\n{ ret; }\n".to_vec(),
             |error| matches!(error, Error::Target { target, .. } if target == "sm_20"),
+        ),
+        (
+            b".version 8.4\n.target compute_90\n.visible .entry f()\n{ ret; }\n".to_vec(),
+            |error| matches!(error, Error::Target { target, .. } if target == "compute_90"),
         ),
     ];
     for (text, expected) in cases {

@@ -4,6 +4,8 @@ mod backend;
 mod bench;
 mod golden;
 mod host_checks;
+#[path = "../../src/pipes.rs"]
+mod pipes;
 mod place;
 mod products;
 mod progress;
@@ -33,6 +35,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    pipes::end_quietly();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

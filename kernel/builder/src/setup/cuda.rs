@@ -30,6 +30,11 @@ pub(super) enum Error {
          install CUDA {}.{} or later, or set {} to its path", MIN_CUDA.0, MIN_CUDA.1, variable(tool)
     )]
     NoPip { tool: &'static str, answer: String },
+    #[error(
+        "{} = {} is no {tool} of CUDA {}.{} or later: mend it, or unset it and setup brings one",
+        variable(tool), path.display(), MIN_CUDA.0, MIN_CUDA.1
+    )]
+    Misnamed { tool: &'static str, path: PathBuf },
     #[error("the wheel {wheel} holds no {tool} for this machine")]
     NotInWheel {
         tool: &'static str,
@@ -68,13 +73,13 @@ fn kept(tool: &str, tools: &Path) -> PathBuf {
     tools.join(wheel(tool).replace("==", "-")).join(tool)
 }
 
-/// The first that is new enough: named by the environment, brought by setup, on the path, CUDA's.
+/// The one that the environment names, else the first that is new enough: brought by
+/// setup, on the path, CUDA's. Another than the one that was named would be a surprise.
 pub(super) fn find(tool: &str, tools: &Path) -> Option<CudaTool> {
-    let mut candidates = Vec::new();
-    if let Some(path) = env::var_os(variable(tool)) {
-        candidates.push((PathBuf::from(path), variable(tool)));
+    if let Some(path) = named(tool) {
+        return usable(path, variable(tool));
     }
-    candidates.push((kept(tool, tools), format!("the wheel {}", wheel(tool))));
+    let mut candidates = vec![(kept(tool, tools), format!("the wheel {}", wheel(tool)))];
     for folder in env::split_paths(&env::var_os("PATH").unwrap_or_default()) {
         candidates.push((folder.join(tool), "the path".to_owned()));
     }
@@ -82,13 +87,31 @@ pub(super) fn find(tool: &str, tools: &Path) -> Option<CudaTool> {
         Path::new("/usr/local/cuda/bin").join(tool),
         "CUDA".to_owned(),
     ));
-    candidates.into_iter().find_map(|(path, origin)| {
-        let version = version(&path)?;
-        Some(CudaTool {
-            path,
-            version,
-            origin,
-        })
+    candidates
+        .into_iter()
+        .find_map(|(path, origin)| usable(path, origin))
+}
+
+/// The path that the environment names.
+fn named(tool: &str) -> Option<PathBuf> {
+    let path = env::var_os(variable(tool)).filter(|path| !path.is_empty())?;
+    Some(PathBuf::from(path))
+}
+
+/// Why the tool that the environment names is of no use, if it names one that isn't.
+pub(super) fn misnamed(tool: &'static str) -> Option<Error> {
+    let path = named(tool)?;
+    version(&path)
+        .is_none()
+        .then_some(Error::Misnamed { tool, path })
+}
+
+fn usable(path: PathBuf, origin: String) -> Option<CudaTool> {
+    let version = version(&path)?;
+    Some(CudaTool {
+        path,
+        version,
+        origin,
     })
 }
 
@@ -123,6 +146,9 @@ pub(super) fn ensure(
 ) -> Result<CudaTool, Error> {
     if let Some(found) = find(tool, tools) {
         return Ok(found);
+    }
+    if let Some(misnamed) = misnamed(tool) {
+        return Err(misnamed);
     }
     let wheel = wheel(tool);
     report.begin(tool);

@@ -118,6 +118,11 @@ impl CudaTools {
         Ok(CudaTools { ptxas, nvdisasm })
     }
 
+    /// Why a missing one is missing, where the environment names something else in its place.
+    pub fn misnamed(tool: &'static str) -> Option<String> {
+        cuda::misnamed(tool).map(|error| error.to_string())
+    }
+
     /// Whether none is missing.
     pub const fn complete(&self) -> bool {
         self.ptxas.is_some() && self.nvdisasm.is_some()

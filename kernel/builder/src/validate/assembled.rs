@@ -1,6 +1,6 @@
 //! What ptxas says: registers, spills, stack, shared memory, remarks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -40,6 +40,8 @@ pub struct Remark {
 /// All that ptxas said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assembled {
+    /// Entries that it says it compiled, with a count of their registers.
+    pub entries: BTreeSet<String>,
     /// By function.
     pub usage: BTreeMap<String, Usage>,
     /// Remarks C7500 to C7599, which nobody may ship with.
@@ -48,27 +50,33 @@ pub struct Assembled {
     pub remarks: Vec<String>,
 }
 
-/// Assembles for the file's own target.
+/// Assembles `copy`, which was read from `path`, for its own target.
 pub(super) fn assemble(
     ptxas: &CudaTool,
     path: &Path,
+    copy: &Path,
     target: &str,
     cubin: &Path,
 ) -> Result<Assembled, Error> {
+    let unknown = || Error::Target {
+        path: path.to_owned(),
+        target: target.to_owned(),
+        version: ptxas.version.clone(),
+    };
+    // For a virtual architecture (compute_90) ptxas succeeds and writes nothing.
+    if !target.starts_with("sm_") {
+        return Err(unknown());
+    }
     let mut command = Command::new(&ptxas.path);
     command
         .args(["-v", "-O3", "--gpu-name", target])
-        .arg(path)
+        .arg(copy)
         .arg("-o")
         .arg(cubin);
     match process::run(&mut command, LIMIT) {
         Ok(printed) => Ok(parse(&format!("{}\n{}", printed.stdout, printed.stderr))),
         Err(RunError::Failed { output, .. }) if output.contains("option 'gpu-name'") => {
-            Err(Error::Target {
-                path: path.to_owned(),
-                target: target.to_owned(),
-                version: ptxas.version.clone(),
-            })
+            Err(unknown())
         }
         Err(source) => Err(Error::Ptxas {
             path: path.to_owned(),
@@ -95,6 +103,7 @@ pub fn parse(output: &str) -> Assembled {
         } else if line.contains(": Used ") && line.contains(" registers") {
             let usage = assembled.usage.entry(compiling.clone()).or_default();
             usage.registers = number_before(line, " registers");
+            assembled.entries.insert(compiling.clone());
             usage.shared = number_before(line, " bytes smem");
         } else if line.contains("(C75") {
             let entry = line
@@ -159,6 +168,7 @@ mod tests {
             shared: 49152,
         };
         assert_eq!(assembled.usage["first"], usage);
+        assert_eq!(assembled.entries, BTreeSet::from(["first".to_owned()]));
         assert_eq!(assembled.performance[0].entry, "second");
         assert_eq!(assembled.performance[0].line, Some(12));
         assert!(assembled.performance[0].text.starts_with("(C7510)"));

@@ -9,11 +9,11 @@ pub mod budgets;
 pub mod sass;
 pub mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::files::{self, FileError};
 use crate::process::RunError;
@@ -65,6 +65,16 @@ pub enum Error {
         /// What ptxas said.
         source: RunError,
     },
+    /// What ptxas compiled and what the text holds are not the same entries.
+    #[error(
+        "{}: ptxas says nothing that we understand of {}: is MOK_PTXAS, or the ptxas on the path, of a CUDA release later than this program?", path.display(), entries.join(", ")
+    )]
+    Unaccounted {
+        /// The file.
+        path: PathBuf,
+        /// Entries that only one of the two knows.
+        entries: Vec<String>,
+    },
     /// nvdisasm failed on the cubin.
     #[error("{}: its cubin cannot be disassembled: {source}", path.display())]
     Nvdisasm {
@@ -90,7 +100,7 @@ pub enum Error {
 pub enum Check {
     /// Registers were spilled to local memory.
     Spill,
-    /// A stack frame.
+    /// A stack frame, or `alloca`, whose size ptxas cannot tell.
     Stack,
     /// A C75xx from ptxas: wgmma serialised, `setmaxnreg` ignored.
     Performance,
@@ -144,7 +154,7 @@ impl Check {
 /// One violation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failure {
-    /// The entry.
+    /// The entry; empty where ptxas names none of several.
     pub entry: String,
     /// The check that failed.
     pub check: Check,
@@ -195,6 +205,7 @@ pub struct EntryReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileReport {
     /// The file.
+    #[serde(serialize_with = "in_words")]
     pub file: PathBuf,
     /// Its `.target`.
     pub target: String,
@@ -208,6 +219,11 @@ pub struct FileReport {
     pub failures: Vec<Failure>,
     /// What else ptxas remarked.
     pub remarks: Vec<String>,
+}
+
+/// A path that is not UTF-8 is still a file that was judged.
+fn in_words<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 impl FileReport {
@@ -271,7 +287,20 @@ impl<'a> Validator<'a> {
         }
         let scratch = tempfile::tempdir().map_err(files::on("create a folder for", path))?;
         let cubin = scratch.path().join("out.cubin");
-        let assembled = assembled::assemble(self.ptxas, path, &module.target, &cubin)?;
+        // What is assembled is what was read: the path may be a pipe, or look like an option.
+        let copy = scratch.path().join("given.ptx");
+        fs::write(&copy, &source).map_err(files::on("write", &copy))?;
+        let assembled = assembled::assemble(self.ptxas, path, &copy, &module.target, &cubin)?;
+        // An entry that one of the two overlooks would pass every check.
+        let known: BTreeSet<&str> = module.entries.iter().map(|e| e.name.as_str()).collect();
+        let compiled: BTreeSet<&str> = assembled.entries.iter().map(String::as_str).collect();
+        if known != compiled {
+            let entries = known.symmetric_difference(&compiled);
+            return Err(Error::Unaccounted {
+                path: path.to_owned(),
+                entries: entries.map(|&name| name.to_owned()).collect(),
+            });
+        }
         let mut tensor_core = sass::tensor_core(self.nvdisasm, path, &cubin)?;
 
         let mut failures = Vec::new();
@@ -325,13 +354,15 @@ impl<'a> Validator<'a> {
             });
         }
         for remark in &assembled.performance {
-            let entry = module
-                .entries
-                .iter()
-                .find(|entry| remark.entry == entry.name);
+            // Some name no function: in a file of one entry it is that one's.
+            let entry = match &module.entries[..] {
+                [only] if remark.entry.is_empty() => Some(only),
+                all => all.iter().find(|entry| remark.entry == entry.name),
+            };
             let line = remark.line.or(entry.map(|entry| module.line(entry.at)));
+            let name = entry.map_or(&remark.entry, |entry| &entry.name);
             let found = remark.text.clone();
-            failures.push(Failure::new(&remark.entry, Check::Performance, line, found));
+            failures.push(Failure::new(name, Check::Performance, line, found));
         }
         Ok(FileReport {
             file: path.to_owned(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Check, Failure};
-use crate::ptx::{Entry, Module};
+use crate::ptx::{Entry, Module, Word};
 
 /// How a collective names its place in the source, inside its asm:
 /// `// @collective kernel/src/role/load.rs:51:9`.
@@ -28,9 +28,11 @@ pub(super) fn failures(module: &Module, entry: &Entry) -> Vec<Failure> {
         let dotted = word.text.contains('.');
         if dotted && parts.any(|part| part == "local") {
             note(Check::Local, word.at, word.text);
+        } else if first == "alloca" && dotted {
+            note(Check::Stack, word.at, word.text);
         } else if first == "brx" && dotted {
             note(Check::IndirectBranch, word.at, word.text);
-        } else if first == "call" && !word.text.starts_with('.') {
+        } else if first == "call" && !word.text.starts_with('.') && has_operand(module, &word) {
             note(Check::Call, word.at, word.text);
         } else if is_panic(word.text) {
             note(Check::Panic, word.at, word.text);
@@ -54,6 +56,13 @@ pub(super) fn failures(module: &Module, entry: &Entry) -> Vec<Failure> {
         .collect();
     failures.extend(copied_collectives(module, entry));
     failures
+}
+
+/// Whether a word is followed by an operand: an instruction, not a label or a
+/// variable of that name, behind which there is `:`, `;` or `,`.
+fn has_operand(module: &Module, word: &Word) -> bool {
+    let next = module.after_blanks(word.end());
+    next.is_some_and(|byte| byte.is_ascii_alphanumeric() || b"(_$%".contains(&byte))
 }
 
 /// How many tagged collectives an entry has.
@@ -83,7 +92,7 @@ fn copied_collectives(module: &Module, entry: &Entry) -> Vec<Failure> {
         };
         let place = places.entry(tag).or_insert((meant, 0, at));
         place.1 += 1;
-        if place.1 == meant + 1 {
+        if place.1 - 1 == meant {
             place.2 = at;
         }
     }
@@ -117,11 +126,15 @@ fn copies(tag: &str) -> Option<usize> {
     Some(meant)
 }
 
-/// Symbols of Rust's panic machinery, mangled either way.
+/// Symbols of Rust's panic machinery, mangled either way. What `core` panics through
+/// is named `..._fail` or `..._failed` where it isn't named after the panic.
 fn is_panic(word: &str) -> bool {
     const NAMES: &[&str] = &["rust_begin_unwind", "rust_panic", "rust_eh_personality"];
     let mangled = word.starts_with("_ZN") || word.starts_with("_R");
-    NAMES.iter().any(|name| word.contains(name)) || (mangled && word.contains("panic"))
+    let of_core = mangled && word.contains("4core");
+    NAMES.iter().any(|name| word.contains(name))
+        || (mangled && word.contains("panic"))
+        || (of_core && word.contains("_fail"))
 }
 
 #[cfg(test)]
@@ -152,6 +165,11 @@ mod tests {
         assert!(is_panic("_ZN4core9panicking5panic17h0123456789abcdefE"));
         assert!(is_panic("_RNvNtCs1_4core9panicking5panic"));
         assert!(is_panic("_RNvCs1_7___rustc17rust_begin_unwind"));
+        assert!(is_panic("_RNvNtCs1_4core6option13expect_failed"));
+        assert!(is_panic(
+            "_ZN4core5slice5index16slice_index_fail17h0123456789abcdefE"
+        ));
         assert!(!is_panic("panic_free_kernel"));
+        assert!(!is_panic("_RNvCs1_6kernel10count_fail"));
     }
 }
