@@ -1,5 +1,15 @@
-//! Executes PTX on the CPU. Nothing here yet.
+//! Executes PTX on the CPU.
 //!
-//! This crate never depends on `mok-kernel`: it will state swizzles, descriptors and
-//! fragments itself, from the PTX ISA, so that a mistake in one statement is found by the other.
+//! This crate never depends on `mok-kernel`: it states swizzles, descriptors and fragments
+//! itself, from the PTX ISA, so that a mistake in one statement is found by the other.
 #![deny(missing_docs)]
+
+pub mod code;
+mod exec;
+pub mod machine;
+pub mod memory;
+pub mod program;
+pub mod ptx;
+pub mod report;
+pub mod scalar;
+pub mod tensor;

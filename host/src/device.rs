@@ -12,6 +12,8 @@ use mok_kernel::arch::Arch;
 use crate::backend::Backend;
 pub use crate::backend::DeviceLimits;
 use crate::backend::cuda::{self, Cuda};
+use crate::backend::emulated::Emulated;
+use crate::emulator::EmulatorConfig;
 use crate::error::{Error, Result};
 use crate::kernels::Kernels;
 use crate::memory::Buffer;
@@ -49,6 +51,19 @@ impl Device {
     /// burn and the CUDA runtime use.
     pub fn cuda(ordinal: usize) -> Result<Device> {
         Ok(Device::with(Arc::new(Cuda::open(ordinal)?)))
+    }
+
+    /// An emulated GPU: kernels are executed from their PTX on the CPU. Same modules, launches,
+    /// buffers and tensor maps; what the emulator finds wrong in a kernel is an error of whatever
+    /// waits for it.
+    pub fn emulated(config: EmulatorConfig) -> Result<Device> {
+        Ok(Device::with(Arc::new(Emulated::new(&config))))
+    }
+
+    /// Whether this is an emulated GPU.
+    pub fn is_emulated(&self) -> bool {
+        let any: &dyn Any = &*self.inner.backend;
+        any.is::<Emulated>()
     }
 
     /// How many GPUs the driver shows; [`Error::NoDriver`] where there is none.

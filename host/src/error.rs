@@ -130,6 +130,12 @@ pub enum Error {
         /// What is wrong with them.
         reason: String,
     },
+    /// The emulator refused a call, or found faults in the kernels that ran.
+    #[error("emulator: {}", findings.join("\n"))]
+    Emulator {
+        /// Each with kernel, PTX line, block and thread.
+        findings: Vec<String>,
+    },
     /// The text given as PTX cannot be one.
     #[error("not PTX: {reason}")]
     BadPtx {

@@ -26,6 +26,7 @@
 
 mod backend;
 mod device;
+mod emulator;
 mod error;
 pub mod fill;
 pub mod gemm;
@@ -42,6 +43,7 @@ pub mod tensor_map;
 /// version share by raw handles: [`Stream::from_raw`], [`DevicePtr::from_raw`].
 pub use cudarc;
 pub use device::{Device, DeviceLimits, Memory};
+pub use emulator::{Completion, EmulatorConfig};
 pub use error::{Error, Result};
 pub use groups::{Groups, GroupsError};
 pub use memory::{Buffer, DevicePtr, Slice, SliceMut};

@@ -7,6 +7,7 @@
 
 pub(crate) mod cuda;
 mod driver;
+pub(crate) mod emulated;
 #[cfg(test)]
 pub(crate) mod fake;
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use mok::{Device, Error};
+use mok::{Device, EmulatorConfig, Error};
 
 /// What the caller asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -11,6 +11,8 @@ pub enum Backend {
     Auto,
     /// The GPU; an error if there is none.
     Cuda,
+    /// An emulated GPU, on this machine's CPU.
+    Emulator,
     /// Nowhere: only what the host can check.
     None,
 }
@@ -20,6 +22,9 @@ impl Backend {
     pub fn open(self, ordinal: usize) -> Result<Option<Device>> {
         if self == Backend::None {
             return Ok(None);
+        }
+        if self == Backend::Emulator {
+            return Ok(Some(Device::emulated(EmulatorConfig::default())?));
         }
         match device(ordinal) {
             Ok(device) => Ok(Some(device)),

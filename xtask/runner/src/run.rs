@@ -144,20 +144,31 @@ fn checked(args: &Args, backend: &mut &'static str) -> Result<Report> {
             Ok(Report::new("none", None, args.shape.report(), checks))
         }
         Some(device) => {
-            *backend = "cuda";
+            *backend = if device.is_emulated() {
+                "emulator"
+            } else {
+                "cuda"
+            };
             let module = device.kernels()?.module();
             let image = match module.image() {
                 Image::Cubin => "cubins",
+                Image::Ptx if device.is_emulated() => "PTX",
                 Image::Ptx => "PTX, compiled by the driver",
             };
             eprintln!("{}, {image}", device.name());
-            if let Some(error) = module.cubin_error() {
+            let passed_over = module.cubin_error().filter(|_| !device.is_emulated());
+            if let Some(error) = passed_over {
                 eprintln!("the cubin was not taken: {error}");
             }
             let arch = device.arch()?.name();
             let mut checks = on_device(args, &device, &data)?;
             checks.extend(validated());
-            Ok(Report::new("cuda", Some(arch), args.shape.report(), checks))
+            Ok(Report::new(
+                backend,
+                Some(arch),
+                args.shape.report(),
+                checks,
+            ))
         }
     }
 }

@@ -1,0 +1,274 @@
+//! One instruction to its operation: which family it belongs to.
+
+use super::decode::Decoder;
+use super::modifiers::Modifiers;
+use super::{Op, Scalar, Scope, asynchronous, memory, warp};
+use crate::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
+use crate::ptx::ast::{Instruction, Operand, Space};
+use crate::scalar::ScalarOp;
+
+/// Decodes one instruction.
+pub(super) fn decode(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, String> {
+    let opcode = instruction.opcode.as_str();
+    let name = opcode.split('.').next().unwrap_or("");
+    let operands = instruction.operands.as_slice();
+    let mut parts = Modifiers::new(opcode);
+    match name {
+        "mov" => mov(decoder, instruction),
+        "ld" | "ldu" => memory::load(decoder, parts, operands),
+        "st" => memory::store(decoder, parts, operands),
+        "atom" | "red" => memory::atomic(decoder, parts, operands, name == "red"),
+        "fence" | "membar" => memory::fence(parts, operands),
+        "bra" => {
+            parts.take("uni");
+            parts.done()?;
+            let [Operand::Name(label)] = operands else {
+                return Err("it takes one label".into());
+            };
+            decoder.target(0, label, instruction.line);
+            Ok(Op::Branch(0))
+        }
+        "brx" => {
+            parts.take("idx");
+            parts.take("uni");
+            parts.done()?;
+            let [index, Operand::Name(table)] = operands else {
+                return Err("it takes an index and a table".into());
+            };
+            let labels = decoder
+                .table(table)
+                .cloned()
+                .ok_or_else(|| format!("there is no table `{table}`"))?;
+            for (position, label) in labels.iter().enumerate() {
+                decoder.target(position, label, instruction.line);
+            }
+            Ok(Op::BranchIndexed {
+                index: decoder.source(index, 0)?,
+                targets: vec![0; labels.len()],
+            })
+        }
+        "ret" | "exit" => {
+            parts.take("uni");
+            parts.done()?;
+            Ok(Op::Exit)
+        }
+        "trap" | "brkpt" => Ok(Op::Trap),
+        "bar" | "barrier" => warp::barrier(decoder, parts, operands),
+        "shfl" => warp::shuffle(decoder, parts, operands),
+        "vote" => warp::vote(decoder, parts, operands),
+        "match" => warp::matching(decoder, parts, operands),
+        "redux" => warp::reduce(decoder, parts, operands),
+        "activemask" => Ok(Op::ActiveMask {
+            dst: decoder.register(one(operands)?)?.0,
+        }),
+        "elect" => warp::elect(decoder, operands),
+        "mma" | "ldmatrix" | "stmatrix" | "movmatrix" => warp::matrix(decoder, opcode, operands),
+        "wgmma" => asynchronous::wgmma(decoder, opcode, operands),
+        "mbarrier" => asynchronous::mbarrier(decoder, parts, operands),
+        "cp" => asynchronous::copy(decoder, parts, operands),
+        "nanosleep" => Ok(Op::Nanosleep(decoder.source(one(operands)?, 0)?)),
+        "cvta" => {
+            let to = !parts.take("to");
+            // `.to.space` is towards the space, without it towards generic.
+            let space = parts.space();
+            parts.element()?;
+            parts.done()?;
+            let [dst, src] = operands else {
+                return Err("it takes two operands".into());
+            };
+            let window = match space {
+                Space::Shared | Space::SharedCluster => SHARED_WINDOW,
+                Space::Local => LOCAL_WINDOW,
+                Space::Param => PARAM_WINDOW,
+                _ => 0,
+            };
+            Ok(Op::Window {
+                dst: decoder.register(dst)?.0,
+                src: decoder.source(src, 0)?,
+                window,
+                to,
+            })
+        }
+        "isspacep" => {
+            let space = parts.space();
+            parts.done()?;
+            let [dst, src] = operands else {
+                return Err("it takes two operands".into());
+            };
+            Ok(Op::IsSpace {
+                dst: decoder.register(dst)?.0,
+                src: decoder.source(src, 0)?,
+                space,
+            })
+        }
+        "mapa" => {
+            let generic = parts.space() == Space::Generic;
+            parts.element()?;
+            parts.done()?;
+            let [dst, src, rank] = operands else {
+                return Err("it takes three operands".into());
+            };
+            let (dst, _) = decoder.register(dst)?;
+            Ok(Op::MapAddress {
+                dst,
+                src: decoder.source(src, 0)?,
+                rank: decoder.source(rank, 0)?,
+                generic,
+            })
+        }
+        "getctarank" => {
+            let generic = parts.space() == Space::Generic;
+            parts.element()?;
+            parts.done()?;
+            let [dst, src] = operands else {
+                return Err("it takes two operands".into());
+            };
+            Ok(Op::BlockRank {
+                dst: decoder.register(dst)?.0,
+                src: decoder.source(src, 0)?,
+                generic,
+            })
+        }
+        "setmaxnreg" => {
+            let increase = parts.take("inc");
+            parts.take("dec");
+            if !(parts.take("sync") && parts.take("aligned") && parts.take("u32")) {
+                return Err("it is `setmaxnreg.{inc,dec}.sync.aligned.u32`".into());
+            }
+            parts.done()?;
+            match operands {
+                [Operand::Int(count)] if (24..=256).contains(count) && count % 8 == 0 => {
+                    Ok(Op::SetMaxRegisters {
+                        increase,
+                        count: *count as u32,
+                    })
+                }
+                _ => Err("the count is a multiple of 8 from 24 to 256".into()),
+            }
+        }
+        "griddepcontrol" | "prefetch" | "prefetchu" | "applypriority" | "discard" => {
+            Ok(Op::Nothing)
+        }
+        "createpolicy" => {
+            let (dst, _) = decoder.register(operands.first().ok_or("it takes a destination")?)?;
+            let zero = decoder.constant(0);
+            Ok(Op::Pack {
+                dst,
+                parts: vec![zero],
+                bits: 64,
+            })
+        }
+        "tcgen05" => Err("Blackwell's tensor memory is not emulated yet".into()),
+        "call" => Err("calls of device functions are not emulated yet".into()),
+        _ => scalar(decoder, opcode, operands),
+    }
+}
+
+/// The only operand.
+fn one(operands: &[Operand]) -> Result<&Operand, String> {
+    match operands {
+        [operand] => Ok(operand),
+        _ => Err(format!("it takes one operand, not {}", operands.len())),
+    }
+}
+
+/// An operation on registers alone.
+fn scalar(decoder: &mut Decoder<'_>, opcode: &str, operands: &[Operand]) -> Result<Op, String> {
+    let parts: Vec<&str> = opcode.split('.').collect();
+    let op = ScalarOp::decode(&parts)?.ok_or("unknown instruction")?;
+    let (types_dst, types_src) = (op.dst().to_vec(), op.src().to_vec());
+    let Some((dst, rest)) = operands.split_first() else {
+        return Err("it takes operands".into());
+    };
+    let dst = match dst {
+        Operand::Pair(first, second) if types_dst.len() == 2 => {
+            [decoder.optional(first)?, decoder.optional(second)?]
+        }
+        Operand::Pair(..) => return Err("it has one destination".into()),
+        first => [decoder.optional(first)?, None],
+    };
+    if rest.len() != types_src.len() {
+        return Err(format!(
+            "it takes {} sources, not {}",
+            types_src.len(),
+            rest.len()
+        ));
+    }
+    let mut src = Vec::with_capacity(rest.len());
+    let mut negated = 0;
+    for (position, (operand, ty)) in rest.iter().zip(&types_src).enumerate() {
+        let operand = match operand {
+            Operand::Not(inner) => {
+                negated |= 1 << position;
+                inner
+            }
+            operand => operand,
+        };
+        src.push(decoder.source(operand, if ty.is_float() { ty.bits() } else { 0 })?);
+    }
+    Ok(Op::Scalar(Box::new(Scalar {
+        op,
+        dst,
+        src,
+        negated,
+    })))
+}
+
+/// Moves: of one value, of a vector to or from one register, of a clock.
+fn mov(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, String> {
+    let [dst, src] = instruction.operands.as_slice() else {
+        return Err("it takes two operands".into());
+    };
+    let ty = instruction.opcode.split('.').nth(1).unwrap_or("");
+    let bits = 8 * crate::ptx::type_bytes(ty).ok_or("no type")?;
+    match (dst, src) {
+        (Operand::Vector(parts), src) => {
+            let parts = parts
+                .iter()
+                .map(|part| decoder.optional(part))
+                .collect::<Result<_, _>>()?;
+            Ok(Op::Unpack {
+                parts,
+                src: decoder.source(src, 0)?,
+                bits,
+            })
+        }
+        (dst, Operand::Vector(parts)) => {
+            let parts = parts
+                .iter()
+                .map(|part| decoder.source(part, 0))
+                .collect::<Result<_, _>>()?;
+            Ok(Op::Pack {
+                dst: decoder.register(dst)?.0,
+                parts,
+                bits,
+            })
+        }
+        (dst, Operand::Name(name)) if clock(name).is_some() => {
+            let (global, bits, high) = clock(name).unwrap_or_default();
+            Ok(Op::Clock {
+                dst: decoder.register(dst)?.0,
+                global,
+                bits,
+                high,
+            })
+        }
+        _ => scalar(decoder, &instruction.opcode, &instruction.operands),
+    }
+}
+
+/// Registers that change by themselves: device timer or clock, bits, upper half.
+fn clock(name: &str) -> Option<(bool, u32, bool)> {
+    match name {
+        "%clock" => Some((false, 32, false)),
+        "%clock_hi" => Some((false, 32, true)),
+        "%clock64" => Some((false, 64, false)),
+        "%globaltimer" => Some((true, 64, false)),
+        "%globaltimer_lo" => Some((true, 32, false)),
+        "%globaltimer_hi" => Some((true, 32, true)),
+        _ => None,
+    }
+}
+
+/// The scope that an access without one has.
+pub(super) const DEFAULT_SCOPE: Scope = Scope::Gpu;

@@ -1,0 +1,418 @@
+//! What each instruction does to a warp and the machine.
+
+mod atomics;
+mod collective;
+mod copies;
+mod memory;
+mod sync;
+mod tensor;
+
+pub(crate) use atomics::reduce_bytes;
+pub(crate) use copies::{SmallCopy, bulk_settled};
+pub(crate) use tensor::IssuedWgmma;
+
+use crate::code::{Entry, Op, Slot};
+use crate::machine::{Fragment, Machine, Wait, Warp};
+use crate::memory::{PARAM_WINDOW, SHARED_WINDOW, window};
+use crate::ptx::ast::Space;
+use crate::report::FindingKind;
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It went on.
+    Next,
+    /// It looked at something that others change; let others run.
+    Poll,
+    /// The fragment waits.
+    Blocked,
+}
+
+/// The lanes of a mask.
+pub(crate) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
+    let mut left = mask;
+    std::iter::from_fn(move || {
+        let lane = left.trailing_zeros();
+        left &= left.wrapping_sub(1);
+        (lane < 32).then_some(lane as usize)
+    })
+}
+
+/// The lanes whose predicate lets an instruction happen.
+fn guarded(warp: &Warp, guard: Option<(Slot, bool)>, mask: u32) -> u32 {
+    let Some((slot, negated)) = guard else {
+        return mask;
+    };
+    let predicate = warp.lanes(slot);
+    lanes(mask)
+        .filter(|&lane| (predicate[lane] != 0) != negated)
+        .fold(0, |mask, lane| mask | 1 << lane)
+}
+
+impl Machine {
+    /// Runs one instruction of a fragment.
+    pub(crate) fn step(&mut self, id: usize, warp: &mut Warp, at: usize) -> Step {
+        let entry: std::sync::Arc<Entry> = warp.entry.clone();
+        let Fragment { mask, pc, .. } = warp.fragments[at];
+        let instruction = &entry.code[pc as usize];
+        let active = guarded(warp, instruction.guard, mask);
+        self.instructions += u64::from(mask.count_ones());
+        if active == 0 {
+            warp.fragments[at].pc += 1;
+            return Step::Next;
+        }
+        match &instruction.op {
+            Op::Branch(target) => {
+                if active == mask {
+                    warp.fragments[at].pc = *target;
+                } else {
+                    warp.fragments[at] = Fragment {
+                        mask: mask & !active,
+                        pc: pc + 1,
+                        wait: Wait::Ready,
+                    };
+                    warp.fragments.push(Fragment {
+                        mask: active,
+                        pc: *target,
+                        wait: Wait::Ready,
+                    });
+                }
+                // A loop that only polls ends its turn in the poll itself.
+                Step::Next
+            }
+            Op::BranchIndexed { index, targets } => {
+                self.branch_indexed(warp, at, active, *index, targets)
+            }
+            Op::Exit => {
+                self.exit(id, warp, at, active);
+                Step::Next
+            }
+            Op::Trap => {
+                self.report(
+                    warp,
+                    pc,
+                    Some(active.trailing_zeros()),
+                    FindingKind::Trap,
+                    "the kernel trapped".into(),
+                );
+                self.exit(id, warp, at, active);
+                Step::Next
+            }
+            op => {
+                let step = self.straight(id, warp, at, op, active);
+                if step != Step::Blocked {
+                    warp.fragments[at].pc += 1;
+                }
+                step
+            }
+        }
+    }
+
+    fn branch_indexed(
+        &mut self,
+        warp: &mut Warp,
+        at: usize,
+        active: u32,
+        index: Slot,
+        targets: &[u32],
+    ) -> Step {
+        let Fragment { mask, pc, .. } = warp.fragments[at];
+        let values = *warp.lanes(index);
+        let mut parts: Vec<Fragment> = Vec::new();
+        if mask & !active != 0 {
+            parts.push(Fragment {
+                mask: mask & !active,
+                pc: pc + 1,
+                wait: Wait::Ready,
+            });
+        }
+        for lane in lanes(active) {
+            let Some(&target) = targets.get(values[lane] as usize) else {
+                let message = format!("index {} of a table of {}", values[lane], targets.len());
+                self.report(warp, pc, Some(lane as u32), FindingKind::Illegal, message);
+                parts.push(Fragment {
+                    mask: 1 << lane,
+                    pc: warp.entry.code.len() as u32 - 1,
+                    wait: Wait::Ready,
+                });
+                continue;
+            };
+            match parts.iter_mut().find(|part| part.pc == target) {
+                Some(part) => part.mask |= 1 << lane,
+                None => parts.push(Fragment {
+                    mask: 1 << lane,
+                    pc: target,
+                    wait: Wait::Ready,
+                }),
+            }
+        }
+        warp.fragments.swap_remove(at);
+        warp.fragments.extend(parts);
+        Step::Next
+    }
+
+    /// Threads end. What they left behind unfinished is a finding.
+    fn exit(&mut self, _: usize, warp: &mut Warp, at: usize, active: u32) {
+        let pc = warp.fragments[at].pc;
+        warp.live &= !active;
+        for lane in lanes(active) {
+            if !bulk_settled(warp, 1 << lane, 0, true) {
+                let message =
+                    "the thread ends before its bulk stores have read their source".into();
+                self.report(warp, pc, Some(lane as u32), FindingKind::Pending, message);
+            }
+        }
+        if warp.live == 0 && (!warp.wgmma.is_empty() || !warp.wgmma_open.is_empty()) {
+            self.report(
+                warp,
+                pc,
+                None,
+                FindingKind::Pending,
+                "the warp ends with products in flight".into(),
+            );
+        }
+        let fragment = &mut warp.fragments[at];
+        fragment.mask &= !active;
+        fragment.pc += 1;
+        if fragment.mask == 0 {
+            warp.fragments.swap_remove(at);
+        }
+        self.progress += 1;
+    }
+
+    /// Everything that isn't a branch.
+    fn straight(&mut self, id: usize, warp: &mut Warp, at: usize, op: &Op, active: u32) -> Step {
+        match op {
+            Op::Scalar(scalar) => {
+                let mut out = [[0u64; 32]; 2];
+                let mut negated = [[0u64; 32]; 4];
+                {
+                    let mut sources: [&[u64; 32]; 4] = [&[0; 32]; 4];
+                    for (position, &slot) in scalar.src.iter().enumerate().take(4) {
+                        if scalar.negated >> position & 1 != 0 {
+                            negated[position] = warp.lanes(slot).map(|value| u64::from(value == 0));
+                        }
+                    }
+                    for (position, &slot) in scalar.src.iter().enumerate().take(4) {
+                        sources[position] = if scalar.negated >> position & 1 != 0 {
+                            &negated[position]
+                        } else {
+                            warp.lanes(slot)
+                        };
+                    }
+                    let mut carry = warp.carry;
+                    scalar.op.eval_warp(
+                        active,
+                        &sources[..scalar.src.len().min(4)],
+                        &mut carry,
+                        &mut out,
+                    );
+                    warp.carry = carry;
+                }
+                for (slot, values) in scalar.dst.iter().zip(&out) {
+                    if let Some(slot) = slot {
+                        let to = &mut warp.registers[*slot as usize];
+                        if active == u32::MAX {
+                            *to = *values;
+                        } else {
+                            for lane in lanes(active) {
+                                to[lane] = values[lane];
+                            }
+                        }
+                    }
+                }
+                Step::Next
+            }
+            Op::Pack { dst, parts, bits } => {
+                let part_bits = bits / parts.len().max(1) as u32;
+                for lane in lanes(active) {
+                    let mut value = 0u64;
+                    for (position, &part) in parts.iter().enumerate() {
+                        let shift = position as u32 * part_bits;
+                        if shift < 64 {
+                            value |= (warp.lanes(part)[lane] & low_bits(part_bits)) << shift;
+                        }
+                    }
+                    warp.registers[*dst as usize][lane] = value;
+                }
+                Step::Next
+            }
+            Op::Unpack { parts, src, bits } => {
+                let part_bits = bits / parts.len().max(1) as u32;
+                let values = *warp.lanes(*src);
+                for (position, part) in parts.iter().enumerate() {
+                    let Some(slot) = part else { continue };
+                    for lane in lanes(active) {
+                        let shift = position as u32 * part_bits;
+                        let value = if shift < 64 {
+                            values[lane] >> shift & low_bits(part_bits)
+                        } else {
+                            0
+                        };
+                        warp.registers[*slot as usize][lane] = value;
+                    }
+                }
+                Step::Next
+            }
+            Op::Load(access) => self.load(warp, at, access, active),
+            Op::Store(access) => self.store(warp, at, access, active),
+            Op::Atomic(atomic) => self.atomic(warp, at, atomic, active),
+            Op::Window {
+                dst,
+                src,
+                window,
+                to,
+            } => {
+                let values = *warp.lanes(*src);
+                for lane in lanes(active) {
+                    let value = values[lane];
+                    warp.registers[*dst as usize][lane] = match (*to, *window) {
+                        (_, 0) => value,
+                        (true, window) => window | value & 0xffff_ffff,
+                        (false, window) => value & !window,
+                    };
+                }
+                Step::Next
+            }
+            Op::IsSpace { dst, src, space } => {
+                let values = *warp.lanes(*src);
+                for lane in lanes(active) {
+                    let inside = window(values[lane]);
+                    let own = values[lane] >> 24 & 0xff == 0;
+                    warp.registers[*dst as usize][lane] = u64::from(match space {
+                        Space::Shared => inside == SHARED_WINDOW && own,
+                        Space::SharedCluster => inside == SHARED_WINDOW,
+                        Space::Local => inside == crate::memory::LOCAL_WINDOW,
+                        Space::Param => inside == PARAM_WINDOW,
+                        _ => inside == 0,
+                    });
+                }
+                Step::Next
+            }
+            Op::MapAddress {
+                dst,
+                src,
+                rank,
+                generic,
+            } => {
+                let (values, ranks) = (*warp.lanes(*src), *warp.lanes(*rank));
+                let members = self.block(warp.block).cluster.len() as u64;
+                for lane in lanes(active) {
+                    if ranks[lane] >= members {
+                        let message = format!("rank {} in a cluster of {members}", ranks[lane]);
+                        self.report(
+                            warp,
+                            warp.fragments[at].pc,
+                            Some(lane as u32),
+                            FindingKind::Illegal,
+                            message,
+                        );
+                        continue;
+                    }
+                    let address = values[lane] & 0x00ff_ffff | (ranks[lane] + 1) << 24;
+                    let address = if *generic {
+                        SHARED_WINDOW | address
+                    } else {
+                        address
+                    };
+                    warp.registers[*dst as usize][lane] = address;
+                }
+                Step::Next
+            }
+            Op::BlockRank { dst, src, .. } => {
+                let values = *warp.lanes(*src);
+                let own = self.block(warp.block).rank;
+                for lane in lanes(active) {
+                    let rank = values[lane] >> 24 & 0xff;
+                    warp.registers[*dst as usize][lane] =
+                        if rank == 0 { own.into() } else { rank - 1 };
+                }
+                Step::Next
+            }
+            Op::Clock {
+                dst,
+                global,
+                bits,
+                high,
+            } => {
+                self.clock_reads += 1;
+                self.time += 1;
+                // The device's timer ticks in nanoseconds, the clock at about 1.7 GHz.
+                let value = if *global {
+                    self.time
+                } else {
+                    self.time.wrapping_mul(17) / 10
+                };
+                let value = if *high { value >> 32 } else { value } & low_bits(*bits);
+                for lane in lanes(active) {
+                    warp.registers[*dst as usize][lane] = value;
+                }
+                Step::Next
+            }
+            Op::Nanosleep(slot) => {
+                let longest = lanes(active)
+                    .map(|lane| warp.lanes(*slot)[lane] & 0xffff_ffff)
+                    .max()
+                    .unwrap_or(0);
+                let until = self.time + 1 + self.random.below(2 * longest + 1);
+                warp.fragments[at].pc += 1;
+                warp.fragments[at].wait = Wait::Sleep(until);
+                self.wake_at(until, id);
+                Step::Blocked
+            }
+            Op::SetMaxRegisters { .. } => match self.whole_warp(warp, at) {
+                true => Step::Next,
+                false => Step::Blocked,
+            },
+            Op::Nothing => Step::Next,
+            Op::Fence(_) => Step::Next,
+            Op::BlockBarrier { .. }
+            | Op::WarpBarrier { .. }
+            | Op::ClusterBarrier { .. }
+            | Op::Mbarrier(_) => self.synchronise(warp, at, op, active),
+            Op::Shuffle(_)
+            | Op::Vote { .. }
+            | Op::Match { .. }
+            | Op::Reduce { .. }
+            | Op::ActiveMask { .. }
+            | Op::Elect { .. } => self.exchange(warp, at, op, active),
+            Op::Bulk(_)
+            | Op::Tensor(_)
+            | Op::BulkCommit
+            | Op::BulkWait { .. }
+            | Op::CopyAsync { .. }
+            | Op::CopyCommit
+            | Op::CopyWait { .. }
+            | Op::CopyArrive { .. } => self.copy(id, warp, at, op, active),
+            Op::WgmmaFence
+            | Op::WgmmaCommit
+            | Op::WgmmaWait { .. }
+            | Op::Wgmma(_)
+            | Op::Mma { .. }
+            | Op::LoadMatrix { .. }
+            | Op::StoreMatrix { .. }
+            | Op::MoveMatrix { .. } => self.tensor(warp, at, op, active),
+            Op::Branch(_) | Op::BranchIndexed { .. } | Op::Exit | Op::Trap => Step::Next,
+        }
+    }
+
+    /// Whether all living threads of the warp are at this instruction; if not, the fragment waits
+    /// for them.
+    pub(crate) fn whole_warp(&mut self, warp: &mut Warp, at: usize) -> bool {
+        let here = warp.fragments[at].mask;
+        if here == warp.live {
+            return true;
+        }
+        warp.fragments[at].wait = Wait::Lanes;
+        false
+    }
+}
+
+/// A mask of low bits.
+pub(crate) fn low_bits(bits: u32) -> u64 {
+    if bits >= 64 {
+        u64::MAX
+    } else {
+        (1 << bits) - 1
+    }
+}

@@ -1,0 +1,386 @@
+//! Barriers and mbarriers.
+
+use super::{Step, lanes};
+use crate::code::{BarrierReduce, Mbarrier as MbarrierCall, MbarrierOp, Op};
+use crate::machine::{MOST_ARRIVALS, Machine, Mbarrier, Place, Wait, Warp};
+use crate::report::FindingKind;
+
+use super::memory::Target;
+
+impl Machine {
+    pub(super) fn synchronise(&mut self, warp: &mut Warp, at: usize, op: &Op, active: u32) -> Step {
+        match op {
+            Op::WarpBarrier { mask } => {
+                let first = active.trailing_zeros() as usize;
+                let wanted = warp.lanes(*mask)[first] as u32 & warp.live;
+                if wanted & !warp.fragments[at].mask != 0 {
+                    warp.fragments[at].wait = Wait::Lanes;
+                    return Step::Blocked;
+                }
+                Step::Next
+            }
+            Op::BlockBarrier { .. } => self.block_barrier(warp, at, op, active),
+            Op::ClusterBarrier { wait, .. } => self.cluster_barrier(warp, at, *wait),
+            Op::Mbarrier(call) => self.mbarrier(warp, at, call, active),
+            _ => Step::Next,
+        }
+    }
+
+    fn block_barrier(&mut self, warp: &mut Warp, at: usize, op: &Op, active: u32) -> Step {
+        let Op::BlockBarrier {
+            id,
+            threads,
+            wait,
+            reduce,
+            aligned,
+        } = op
+        else {
+            return Step::Next;
+        };
+        let pc = warp.fragments[at].pc;
+        let first = active.trailing_zeros() as usize;
+        if *aligned {
+            if !self.whole_warp(warp, at) {
+                return Step::Blocked;
+            }
+            if active != warp.live {
+                let message =
+                    "a predicate keeps threads of the warp from an aligned barrier".into();
+                self.report(
+                    warp,
+                    pc,
+                    Some(first as u32),
+                    FindingKind::Divergent,
+                    message,
+                );
+            }
+        }
+        let id = warp.lanes(*id)[first] as u32;
+        if id > 15 {
+            self.report(
+                warp,
+                pc,
+                Some(first as u32),
+                FindingKind::Illegal,
+                format!("barrier {id} is not 0 to 15"),
+            );
+            return Step::Next;
+        }
+        let block = self.block(warp.block);
+        let all = 32 * block.live;
+        let needed = match threads {
+            None => all,
+            Some(slot) => warp.lanes(*slot)[first] as u32,
+        };
+        if threads.is_some() && (needed == 0 || needed % 32 != 0 || needed > 1024) {
+            let message = format!("{needed} threads are no multiple of 32 up to 1024");
+            self.report(warp, pc, Some(first as u32), FindingKind::Illegal, message);
+            return Step::Next;
+        }
+        let counted = reduce.map_or(0, |(_, _, pred)| {
+            lanes(active)
+                .filter(|&lane| warp.lanes(pred)[lane] != 0)
+                .count() as u32
+        });
+        let barrier = &mut self.block_mut(warp.block).named[id as usize];
+        let before = barrier.needed;
+        let (phase, fits) = (
+            barrier.phase,
+            barrier.arrived == 0 || barrier.needed == needed || threads.is_none(),
+        );
+        // A whole warp counts as 32, also with fewer threads.
+        barrier.arrived += 32;
+        barrier.needed = needed;
+        barrier.count += counted;
+        if !fits {
+            let message = format!(
+                "barrier {id} is joined with {needed} threads, others joined it with {before}"
+            );
+            self.report(warp, pc, Some(first as u32), FindingKind::Illegal, message);
+        }
+        self.settle_named(warp.block);
+        if !*wait {
+            return Step::Next;
+        }
+        if let Some((kind, dst, _)) = reduce {
+            // The result is read when the fragment goes on: see below.
+            if self.block(warp.block).named[id as usize].phase > phase {
+                self.barrier_result(warp, active, id, *kind, *dst);
+                return Step::Next;
+            }
+            // Waits at this instruction; comes back here as if it arrived, so it must not.
+            self.report(
+                warp,
+                pc,
+                None,
+                FindingKind::Limit,
+                "barrier reductions that wait are not emulated yet".into(),
+            );
+            return Step::Next;
+        }
+        if self.block(warp.block).named[id as usize].phase > phase {
+            return Step::Next;
+        }
+        warp.fragments[at].pc += 1;
+        warp.fragments[at].wait = Wait::Barrier(id, phase);
+        Step::Blocked
+    }
+
+    fn barrier_result(
+        &mut self,
+        warp: &mut Warp,
+        active: u32,
+        id: u32,
+        kind: BarrierReduce,
+        dst: u32,
+    ) {
+        let barrier = &self.block(warp.block).named[id as usize];
+        let value = match kind {
+            BarrierReduce::Popc => barrier.result,
+            BarrierReduce::And => u32::from(barrier.result == barrier.result_of),
+            BarrierReduce::Or => u32::from(barrier.result > 0),
+        };
+        for lane in lanes(active) {
+            warp.registers[dst as usize][lane] = value.into();
+        }
+    }
+
+    /// Ends the phases of a block's named barriers that have all their threads.
+    pub(crate) fn settle_named(&mut self, block: usize) {
+        let live = self.block(block).live;
+        let mut any = false;
+        for barrier in &mut self.block_mut(block).named {
+            let needed = barrier.needed.min(32 * live.max(1));
+            if barrier.arrived > 0 && barrier.arrived >= needed {
+                barrier.phase += 1;
+                barrier.result = barrier.count;
+                barrier.result_of = barrier.arrived;
+                (barrier.arrived, barrier.needed, barrier.count) = (0, 0, 0);
+                any = true;
+            }
+        }
+        if any {
+            self.wake_cluster_of(block);
+        }
+    }
+
+    fn cluster_barrier(&mut self, warp: &mut Warp, at: usize, wait: bool) -> Step {
+        if !self.whole_warp(warp, at) {
+            return Step::Blocked;
+        }
+        let members = self.block(warp.block).cluster.clone();
+        if wait {
+            let phase = warp.cluster_phase;
+            if self
+                .clusters
+                .get(&members[0])
+                .is_none_or(|barrier| barrier.phase > phase)
+            {
+                return Step::Next;
+            }
+            warp.fragments[at].pc += 1;
+            warp.fragments[at].wait = Wait::Cluster(phase);
+            return Step::Blocked;
+        }
+        let barrier = self.clusters.entry(members[0]).or_default();
+        warp.cluster_phase = barrier.phase;
+        barrier.arrived += 1;
+        self.settle_cluster(&members);
+        Step::Next
+    }
+
+    /// Ends the phase of a cluster's barrier if all its living warps have arrived.
+    pub(crate) fn settle_cluster(&mut self, members: &[usize]) {
+        let live: u32 = members.iter().map(|&member| self.block(member).live).sum();
+        let Some(barrier) = self.clusters.get_mut(&members[0]) else {
+            return;
+        };
+        if barrier.arrived > 0 && barrier.arrived >= live {
+            barrier.phase += 1;
+            barrier.arrived = 0;
+            self.wake_cluster_of(members[0]);
+        }
+    }
+
+    fn mbarrier(&mut self, warp: &mut Warp, at: usize, call: &MbarrierCall, active: u32) -> Step {
+        let pc = warp.fragments[at].pc;
+        if let MbarrierOp::PendingCount { dst, state } = call.op {
+            for lane in lanes(active) {
+                let value = warp.lanes(state)[lane] >> 32 & 0xf_ffff;
+                warp.registers[dst as usize][lane] = value;
+            }
+            return Step::Next;
+        }
+        let mut step = Step::Next;
+        let mut blocked = 0;
+        for lane in lanes(active) {
+            let address = Self::address_of(warp, &call.address, lane);
+            let place = match self.target(warp, call.address.space, address) {
+                Ok(Target::Place(Place::Shared(block, offset))) => (block, offset),
+                Ok(_) => {
+                    let message = format!("{address:#x} is not in shared memory");
+                    self.report(warp, pc, Some(lane as u32), FindingKind::Mbarrier, message);
+                    continue;
+                }
+                Err(message) => {
+                    self.report(
+                        warp,
+                        pc,
+                        Some(lane as u32),
+                        FindingKind::OutOfBounds,
+                        message,
+                    );
+                    continue;
+                }
+            };
+            match self.mbarrier_lane(warp, lane, place, call) {
+                Ok(Lane::Done) => {}
+                Ok(Lane::NotYet { suspend, phase }) => {
+                    step = Step::Poll;
+                    if suspend {
+                        blocked |= 1 << lane;
+                        warp.fragments[at].wait = Wait::Mbarrier(place.0, place.1, phase);
+                    }
+                }
+                Err(message) => {
+                    self.report(warp, pc, Some(lane as u32), FindingKind::Mbarrier, message)
+                }
+            }
+        }
+        // A suspended wait says "not yet" when it gives up: it goes on behind the instruction.
+        if blocked != 0 && blocked == active && active == warp.fragments[at].mask {
+            warp.fragments[at].pc += 1;
+            return Step::Blocked;
+        }
+        warp.fragments[at].wait = Wait::Ready;
+        step
+    }
+
+    fn mbarrier_lane(
+        &mut self,
+        warp: &mut Warp,
+        lane: usize,
+        (block, offset): (usize, u32),
+        call: &MbarrierCall,
+    ) -> Result<Lane, String> {
+        if offset % 8 != 0 {
+            return Err(format!(
+                "an mbarrier at {offset:#x}, which is no multiple of 8"
+            ));
+        }
+        self.bytes_of(warp, lane, Target::Place(Place::Shared(block, offset)), 8)?;
+        let value = |slot: u32| warp.lanes(slot)[lane];
+        match call.op {
+            MbarrierOp::Init { count } => {
+                let count = value(count) as u32;
+                if count == 0 || count > MOST_ARRIVALS {
+                    return Err(format!("a count of {count} is not 1 to {MOST_ARRIVALS}"));
+                }
+                if self
+                    .block_mut(block)
+                    .mbarriers
+                    .insert(offset, Mbarrier::new(count))
+                    .is_some()
+                {
+                    return Err(format!(
+                        "the mbarrier at {offset:#x} is initialised already"
+                    ));
+                }
+                self.progress += 1;
+                return Ok(Lane::Done);
+            }
+            MbarrierOp::Invalidate => {
+                self.progress += 1;
+                return match self.block_mut(block).mbarriers.remove(&offset) {
+                    Some(_) => Ok(Lane::Done),
+                    None => Err(format!("there is no mbarrier at {offset:#x} to invalidate")),
+                };
+            }
+            _ => {}
+        }
+        let missing = || format!("the mbarrier at {offset:#x} is not initialised");
+        let (phase, result) = {
+            let arrivals = match call.op {
+                MbarrierOp::Arrive {
+                    count: Some(count), ..
+                } => value(count) as u32,
+                _ => 1,
+            };
+            let amount = match call.op {
+                MbarrierOp::Arrive {
+                    expect: Some(bytes),
+                    ..
+                }
+                | MbarrierOp::ExpectTx { bytes }
+                | MbarrierOp::CompleteTx { bytes } => i64::from(value(bytes) as u32),
+                _ => 0,
+            };
+            let state = match call.op {
+                MbarrierOp::Wait { state, .. } => value(state),
+                _ => 0,
+            };
+            let bar = self
+                .block_mut(block)
+                .mbarriers
+                .get_mut(&offset)
+                .ok_or_else(missing)?;
+            let phase = bar.phase;
+            let result = match call.op {
+                MbarrierOp::Arrive { drop, .. } => {
+                    bar.count_bytes(amount)?;
+                    let token = bar.phase & 0xffff_ffff | u64::from(bar.pending) << 32;
+                    bar.arrive(arrivals, drop)?;
+                    bar.settle();
+                    token
+                }
+                MbarrierOp::ExpectTx { .. } => {
+                    bar.count_bytes(amount)?;
+                    0
+                }
+                MbarrierOp::CompleteTx { .. } => {
+                    bar.count_bytes(-amount)?;
+                    bar.settle();
+                    0
+                }
+                MbarrierOp::Wait { parity: true, .. } => u64::from(bar.parity_done(state)),
+                MbarrierOp::Wait { .. } => {
+                    u64::from(bar.phase & 0xffff_ffff != state & 0xffff_ffff)
+                }
+                _ => 0,
+            };
+            (phase, result)
+        };
+        match call.op {
+            MbarrierOp::Arrive { state, .. } => {
+                if let Some(state) = state {
+                    warp.registers[state as usize][lane] = result;
+                }
+                self.wake_cluster_of(block);
+                Ok(Lane::Done)
+            }
+            MbarrierOp::ExpectTx { .. } | MbarrierOp::CompleteTx { .. } => {
+                self.wake_cluster_of(block);
+                Ok(Lane::Done)
+            }
+            MbarrierOp::Wait { done, suspend, .. } => {
+                warp.registers[done as usize][lane] = result;
+                Ok(if result != 0 {
+                    Lane::Done
+                } else {
+                    Lane::NotYet { suspend, phase }
+                })
+            }
+            _ => Ok(Lane::Done),
+        }
+    }
+}
+
+/// How an mbarrier instruction of one lane ended.
+enum Lane {
+    Done,
+    /// The phase isn't over.
+    NotYet {
+        suspend: bool,
+        phase: u64,
+    },
+}

@@ -1,0 +1,434 @@
+//! Which warp runs next, and what happens when none can.
+
+use super::{Machine, Wait, Warp};
+use crate::exec::Step;
+use crate::report::{Finding, FindingKind};
+
+/// Instructions of one turn, at most.
+const TURN: u64 = 200;
+/// Polls without progress after which a warp counts as only polling.
+const IDLE_POLLS: u32 = 8;
+/// How often time may jump with nothing but polls before it is called a deadlock, in kernels that
+/// read a clock (they may have deadlines).
+const MOST_JUMPS: u32 = 64;
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything launched has ended.
+    Done,
+    /// The slice is over, and there is more to do.
+    More,
+    /// Nothing can run: the blocks were dropped, a finding says why.
+    Stopped,
+}
+
+impl Machine {
+    /// Runs until everything launched has ended.
+    pub fn run(&mut self) -> Outcome {
+        loop {
+            match self.run_turns(u64::MAX) {
+                Outcome::More => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Runs at most so many turns.
+    pub fn run_turns(&mut self, turns: u64) -> Outcome {
+        let mut jumps = 0;
+        for _ in 0..turns {
+            self.start_blocks();
+            if self.ready.is_empty() {
+                if !self.unblock(&mut jumps) {
+                    return self.idle();
+                }
+                continue;
+            }
+            if self.instructions >= self.config.instruction_limit {
+                let message = format!(
+                    "{} thread-instructions were executed, the limit",
+                    self.instructions
+                );
+                return self.stop(FindingKind::Limit, &message);
+            }
+            if self.all_polling() && !self.unblock(&mut jumps) {
+                return self.idle();
+            }
+            let Some(id) = self.choose() else { continue };
+            let before = self.progress;
+            self.turn(id);
+            if self.progress != before {
+                jumps = 0;
+            }
+            self.complete_due();
+        }
+        Outcome::More
+    }
+
+    fn choose(&mut self) -> Option<usize> {
+        let starved = self.config.starved_warp;
+        let is_starved = |machine: &Machine, id: usize| {
+            starved.is_some() && machine.warps[id].as_ref().map(|warp| warp.number) == starved
+        };
+        let mut at = self.random.below(self.ready.len() as u64) as usize;
+        if let Some(other) = (0..self.ready.len())
+            .map(|step| (at + step) % self.ready.len())
+            .find(|&at| !is_starved(self, self.ready[at]))
+        {
+            at = other;
+        }
+        let id = self.ready.swap_remove(at);
+        self.warps[id].is_some().then_some(id)
+    }
+
+    /// Runs one warp for a while.
+    fn turn(&mut self, id: usize) {
+        let Some(mut warp) = self.warps[id].take() else {
+            return;
+        };
+        let turn = 1 + self.random.below(TURN);
+        let mut ran = 0;
+        let mut again = true;
+        while ran < turn {
+            let Some(fragment) = self.pick(&mut warp) else {
+                again = false;
+                break;
+            };
+            match self.step(id, &mut warp, fragment) {
+                Step::Next => ran += 1,
+                Step::Poll => {
+                    warp.polls = match warp.polls {
+                        (progress, polls) if progress == self.progress => {
+                            (progress, polls.saturating_add(1))
+                        }
+                        _ => (self.progress, 1),
+                    };
+                    break;
+                }
+                Step::Blocked => ran += 1,
+            }
+            if warp.live == 0 {
+                break;
+            }
+        }
+        self.time += ran.max(1);
+        if warp.live == 0 {
+            let block = warp.block;
+            self.end_warp(block);
+            return;
+        }
+        let again = again
+            && warp
+                .fragments
+                .iter()
+                .any(|fragment| fragment.wait == Wait::Ready)
+            || warp
+                .fragments
+                .iter()
+                .any(|fragment| fragment.wait == Wait::Ready);
+        self.warps[id] = Some(warp);
+        if again {
+            self.ready.push(id);
+        }
+    }
+
+    /// The fragment to run: the one that is furthest behind, so that threads meet again; now and
+    /// then any, so that each makes progress. When all that is left waits for lanes that can't
+    /// come, that is a finding, and they go on without them.
+    fn pick(&mut self, warp: &mut Warp) -> Option<usize> {
+        self.refresh(warp);
+        merge(warp);
+        let ready = |warp: &Warp| {
+            (0..warp.fragments.len())
+                .filter(|&at| warp.fragments[at].wait == Wait::Ready)
+                .collect::<Vec<_>>()
+        };
+        let mut candidates = ready(warp);
+        if candidates.is_empty() {
+            let stuck = warp
+                .fragments
+                .iter()
+                .position(|fragment| fragment.wait == Wait::Lanes)?;
+            let elsewhere = warp
+                .fragments
+                .iter()
+                .any(|fragment| fragment.wait != Wait::Lanes);
+            if elsewhere {
+                // They may still come, when what the others wait for happens.
+                return None;
+            }
+            let fragment = warp.fragments[stuck].clone();
+            let message = format!(
+                "threads {:#010x} of the warp wait for others that are at line {}",
+                fragment.mask,
+                warp.fragments
+                    .iter()
+                    .find(|other| other.pc != fragment.pc)
+                    .map_or(0, |other| warp.entry.code[other.pc as usize].line)
+            );
+            self.report(
+                warp,
+                fragment.pc,
+                Some(fragment.mask.trailing_zeros()),
+                FindingKind::Divergent,
+                message,
+            );
+            // As if the instruction were not collective: the kernel is wrong, but the run goes on.
+            warp.fragments[stuck].wait = Wait::Ready;
+            warp.fragments[stuck].pc += 1;
+            candidates = ready(warp);
+        }
+        if candidates.len() > 1 && self.random.below(8) == 0 {
+            let at = self.random.below(candidates.len() as u64) as usize;
+            return Some(candidates[at]);
+        }
+        candidates
+            .into_iter()
+            .min_by_key(|&at| warp.fragments[at].pc)
+    }
+
+    /// Whether nothing but polls has happened for a while.
+    fn all_polling(&self) -> bool {
+        self.ready.iter().all(|&id| {
+            self.warps[id]
+                .as_ref()
+                .is_none_or(|warp| warp.polls.0 == self.progress && warp.polls.1 >= IDLE_POLLS)
+        })
+    }
+
+    /// Lets something happen while nothing runs: the next event, or time passing for those who
+    /// wait with a time limit. False if nothing can.
+    fn unblock(&mut self, jumps: &mut u32) -> bool {
+        if !self.events.is_empty() {
+            self.complete_next();
+            return true;
+        }
+        // `try_wait` gives up after a while; kernels with deadlines see time pass.
+        let mut woken = false;
+        for id in 0..self.warps.len() {
+            let Some(warp) = self.warps[id].as_mut() else {
+                continue;
+            };
+            let mut own = false;
+            for fragment in &mut warp.fragments {
+                if let Wait::Mbarrier(..) = fragment.wait {
+                    fragment.wait = Wait::Ready;
+                    own = true;
+                }
+            }
+            woken |= own;
+            if own && !self.ready.contains(&id) {
+                self.ready.push(id);
+            }
+        }
+        if !woken && self.ready.is_empty() {
+            return false;
+        }
+        *jumps += 1;
+        let clocks = std::mem::take(&mut self.clock_reads);
+        if *jumps > MOST_JUMPS || (*jumps > 3 && clocks == 0) {
+            return false;
+        }
+        // A microsecond at first, hours in the end.
+        self.time = self.time.saturating_add(1000 << (*jumps).min(40));
+        for warp in self.warps.iter_mut().flatten() {
+            warp.polls = (self.progress, 0);
+        }
+        true
+    }
+
+    /// Nothing can run: either all is done, or it never will be.
+    fn idle(&mut self) -> Outcome {
+        if self.grids.iter().all(Option::is_none) {
+            return Outcome::Done;
+        }
+        self.stop(FindingKind::Deadlock, "nothing can run any more")
+    }
+
+    /// Ends all launches with a finding.
+    fn stop(&mut self, kind: FindingKind, what: &str) -> Outcome {
+        let mut waits: Vec<String> = Vec::new();
+        let mut first = None;
+        for warp in self.warps.iter().flatten() {
+            let Some(block) = self.blocks[warp.block].as_ref() else {
+                continue;
+            };
+            for fragment in &warp.fragments {
+                let line = warp
+                    .entry
+                    .code
+                    .get(fragment.pc as usize)
+                    .map_or(0, |instruction| instruction.line);
+                first.get_or_insert((
+                    warp.entry.name.clone(),
+                    line,
+                    block.gpu,
+                    block.index,
+                    warp.number * 32,
+                ));
+                if waits.len() < 12 {
+                    let [x, y, z] = block.index;
+                    waits.push(format!(
+                        "block ({x}, {y}, {z}) warp {} threads {:#010x} at line {line} {}",
+                        warp.number,
+                        fragment.mask,
+                        self.describe(fragment.wait)
+                    ));
+                }
+            }
+        }
+        let (entry, line, gpu, block, thread) = first.unwrap_or_default();
+        let message = format!("{what}: {}", waits.join("; "));
+        self.find(Finding {
+            kind,
+            entry,
+            line,
+            gpu,
+            block,
+            thread: Some(thread),
+            message,
+        });
+        self.abandon();
+        Outcome::Stopped
+    }
+
+    fn describe(&self, wait: Wait) -> String {
+        match wait {
+            Wait::Ready => "polls".into(),
+            Wait::Lanes => "waits for the rest of its warp".into(),
+            Wait::Barrier(id, _) => format!("waits at barrier {id}"),
+            Wait::Cluster(_) => "waits at the cluster's barrier".into(),
+            Wait::Mbarrier(block, at, phase) => {
+                let bar = self.blocks[block]
+                    .as_ref()
+                    .and_then(|block| block.mbarriers.get(&at));
+                match bar {
+                    Some(bar) => format!(
+                        "waits for phase {phase} of the mbarrier at {at:#x}, which is in phase {} with {} arrivals and {} bytes missing",
+                        bar.phase, bar.pending, bar.bytes
+                    ),
+                    None => format!("waits for an mbarrier at {at:#x} that is not initialised"),
+                }
+            }
+            Wait::Bulk { pending, .. } => format!("waits until {pending} bulk groups are left"),
+            Wait::Wgmma(pending) => format!("waits until {pending} wgmma groups are left"),
+            Wait::Sleep(_) => "sleeps".into(),
+        }
+    }
+
+    /// Drops everything that was launched.
+    fn abandon(&mut self) {
+        self.grids.clear();
+        self.blocks.clear();
+        self.warps.clear();
+        self.ready.clear();
+        self.clusters.clear();
+        self.events = super::events::Queue::default();
+        for waiting in &mut self.waiting {
+            waiting.clear();
+        }
+        for sms in &mut self.usage {
+            sms.fill(super::blocks::Usage::default());
+        }
+    }
+
+    /// Whether what a fragment waits for has happened.
+    fn is_over(&self, warp: &Warp, fragment: &super::Fragment) -> bool {
+        match fragment.wait {
+            Wait::Ready | Wait::Lanes | Wait::Wgmma(_) => false,
+            Wait::Barrier(id, phase) => self.block(warp.block).named[id as usize].phase > phase,
+            Wait::Cluster(phase) => {
+                let first = self.block(warp.block).cluster[0];
+                self.clusters
+                    .get(&first)
+                    .is_none_or(|barrier| barrier.phase > phase)
+            }
+            Wait::Mbarrier(block, at, phase) => {
+                let bar = self.blocks[block]
+                    .as_ref()
+                    .and_then(|block| block.mbarriers.get(&at));
+                bar.is_none_or(|bar| bar.phase > phase)
+            }
+            Wait::Bulk { pending, read } => {
+                crate::exec::bulk_settled(warp, fragment.mask, pending, read)
+            }
+            Wait::Sleep(until) => self.time >= until,
+        }
+    }
+
+    /// Lets the fragments of a warp go on whose wait is over.
+    fn refresh(&self, warp: &mut Warp) -> bool {
+        let mut any = false;
+        for at in 0..warp.fragments.len() {
+            if warp.fragments[at].wait != Wait::Ready && self.is_over(warp, &warp.fragments[at]) {
+                warp.fragments[at].wait = Wait::Ready;
+            }
+            any |= warp.fragments[at].wait == Wait::Ready;
+        }
+        any
+    }
+
+    /// Looks again at what a warp waits for.
+    pub(crate) fn make_ready(&mut self, id: usize) {
+        let Some(mut warp) = self.warps.get_mut(id).and_then(Option::take) else {
+            return;
+        };
+        let runs = self.refresh(&mut warp);
+        self.warps[id] = Some(warp);
+        if runs && !self.ready.contains(&id) {
+            self.ready.push(id);
+        }
+    }
+
+    /// Looks again at what the warps of a block's cluster wait for.
+    pub(crate) fn wake_cluster_of(&mut self, block: usize) {
+        self.progress += 1;
+        let Some(members) = self.blocks[block]
+            .as_ref()
+            .map(|block| block.cluster.clone())
+        else {
+            return;
+        };
+        for &member in members.iter() {
+            for at in 0..self.blocks[member]
+                .as_ref()
+                .map_or(0, |block| block.warps.len())
+            {
+                let id = self.block(member).warps[at];
+                // The warp that runs now is looked at when it next picks a fragment.
+                if self.warps[id]
+                    .as_ref()
+                    .is_some_and(|warp| warp.block == member)
+                {
+                    self.make_ready(id);
+                }
+            }
+        }
+    }
+}
+
+/// Joins fragments that are at the same instruction.
+fn merge(warp: &mut Warp) {
+    if warp.fragments.len() < 2 {
+        return;
+    }
+    let mut merged: Vec<super::Fragment> = Vec::with_capacity(warp.fragments.len());
+    for fragment in warp.fragments.drain(..) {
+        let joins = |wait: Wait| matches!(wait, Wait::Ready | Wait::Lanes);
+        match merged
+            .iter_mut()
+            .find(|other| other.pc == fragment.pc && joins(other.wait) && joins(fragment.wait))
+        {
+            Some(other) => {
+                other.mask |= fragment.mask;
+                // Whoever waited for lanes looks again.
+                if other.wait != fragment.wait || other.wait == Wait::Lanes {
+                    other.wait = Wait::Ready;
+                }
+            }
+            None => merged.push(fragment),
+        }
+    }
+    warp.fragments = merged;
+}

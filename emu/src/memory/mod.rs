@@ -1,0 +1,241 @@
+//! Device memory of all GPUs, in one address space, as peers see it.
+//!
+//! Regions never touch each other, so an access past an end is found. Addresses below
+//! [`FIRST`] are never given out, nor are those of the windows.
+
+use std::collections::BTreeMap;
+
+/// The lowest address of device memory.
+pub const FIRST: u64 = 0x1000_0000;
+/// Room between regions.
+const GAP: u64 = 1 << 16;
+/// Alignment of every region.
+const ALIGN: u64 = 512;
+
+/// The generic window of shared memory; its low 32 bits are a `.shared::cluster` address.
+pub const SHARED_WINDOW: u64 = 0x7f01_0000_0000_0000;
+/// The generic window of local memory.
+pub const LOCAL_WINDOW: u64 = 0x7f02_0000_0000_0000;
+/// The generic window of kernel parameters.
+pub const PARAM_WINDOW: u64 = 0x7f03_0000_0000_0000;
+
+/// Which window a generic address lies in, or 0 for device memory.
+pub fn window(address: u64) -> u64 {
+    match address & 0xffff_0000_0000_0000 {
+        window @ (SHARED_WINDOW | LOCAL_WINDOW | PARAM_WINDOW) => window,
+        _ => 0,
+    }
+}
+
+/// One allocation.
+#[derive(Debug)]
+struct Region {
+    data: Vec<u8>,
+    gpu: usize,
+    read_only: bool,
+}
+
+/// An access that no allocation covers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The address.
+    pub address: u64,
+    /// Bytes of the access.
+    pub bytes: u64,
+    /// What is there.
+    pub reason: String,
+}
+
+/// Device memory of all GPUs.
+#[derive(Debug, Default)]
+pub struct Memory {
+    regions: BTreeMap<u64, Region>,
+    next: u64,
+}
+
+impl Memory {
+    /// Reserves `bytes` bytes, zeroed, on a GPU; the address is 512-byte aligned.
+    pub fn alloc(&mut self, gpu: usize, bytes: u64) -> Result<u64, Fault> {
+        let address = self.next.max(FIRST);
+        let fault = |reason: &str| Fault {
+            address,
+            bytes,
+            reason: reason.into(),
+        };
+        let end = address
+            .checked_add(bytes.max(1))
+            .and_then(|end| end.checked_add(GAP))
+            .and_then(|end| end.checked_next_multiple_of(ALIGN))
+            .filter(|&end| end < SHARED_WINDOW)
+            .ok_or_else(|| fault("more than the address space holds"))?;
+        let mut data = Vec::new();
+        let len =
+            usize::try_from(bytes).map_err(|_| fault("more than this machine can address"))?;
+        data.try_reserve_exact(len)
+            .map_err(|_| fault("more than this machine has memory for"))?;
+        data.resize(len, 0);
+        self.regions.insert(
+            address,
+            Region {
+                data,
+                gpu,
+                read_only: false,
+            },
+        );
+        self.next = end;
+        Ok(address)
+    }
+
+    /// Gives an allocation back.
+    pub fn free(&mut self, address: u64) -> Result<(), Fault> {
+        match self.regions.remove(&address) {
+            Some(_) => Ok(()),
+            None => Err(Fault {
+                address,
+                bytes: 0,
+                reason: "no allocation starts here".into(),
+            }),
+        }
+    }
+
+    /// Makes an allocation constant for kernels.
+    pub fn protect(&mut self, address: u64) {
+        if let Some(region) = self.regions.get_mut(&address) {
+            region.read_only = true;
+        }
+    }
+
+    /// Bytes allocated on a GPU.
+    pub fn used(&self, gpu: usize) -> u64 {
+        self.regions
+            .values()
+            .filter(|region| region.gpu == gpu)
+            .map(|region| region.data.len() as u64)
+            .sum()
+    }
+
+    /// The GPU whose memory an address is in.
+    pub fn gpu_of(&self, address: u64) -> Option<usize> {
+        self.region(address).map(|(_, region)| region.gpu)
+    }
+
+    fn region(&self, address: u64) -> Option<(u64, &Region)> {
+        let (&base, region) = self.regions.range(..=address).next_back()?;
+        (address - base < region.data.len() as u64).then_some((base, region))
+    }
+
+    fn fault(&self, address: u64, bytes: u64) -> Fault {
+        let reason = match self.regions.range(..=address).next_back() {
+            Some((base, region)) if address - base < region.data.len() as u64 + GAP => {
+                let past = address - base;
+                format!(
+                    "byte {past} of an allocation of {} bytes",
+                    region.data.len()
+                )
+            }
+            _ if window(address) != 0 => "an address of shared, local or parameter memory".into(),
+            _ => "no allocation".into(),
+        };
+        Fault {
+            address,
+            bytes,
+            reason,
+        }
+    }
+
+    /// Bytes at an address.
+    pub fn read(&self, address: u64, bytes: u64) -> Result<&[u8], Fault> {
+        self.region(address)
+            .and_then(|(base, region)| {
+                let start = (address - base) as usize;
+                region
+                    .data
+                    .get(start..start.checked_add(usize::try_from(bytes).ok()?)?)
+            })
+            .ok_or_else(|| self.fault(address, bytes))
+    }
+
+    /// Bytes at an address, to write them.
+    pub fn write(&mut self, address: u64, bytes: u64) -> Result<&mut [u8], Fault> {
+        let Some((base, region)) = self.region(address) else {
+            return Err(self.fault(address, bytes));
+        };
+        if region.read_only {
+            return Err(Fault {
+                address,
+                bytes,
+                reason: "constant memory".into(),
+            });
+        }
+        let start = (address - base) as usize;
+        match usize::try_from(bytes)
+            .ok()
+            .and_then(|bytes| start.checked_add(bytes))
+        {
+            Some(end) if end <= region.data.len() => Ok(&mut self
+                .regions
+                .get_mut(&base)
+                .expect("the region was just found")
+                .data[start..end]),
+            _ => Err(self.fault(address, bytes)),
+        }
+    }
+
+    /// Bytes at an address, for the host, constant or not.
+    pub fn host_write(&mut self, address: u64, values: &[u8]) -> Result<(), Fault> {
+        let bytes = values.len() as u64;
+        self.read(address, bytes)?;
+        let (&base, region) = self
+            .regions
+            .range_mut(..=address)
+            .next_back()
+            .expect("the region was just read");
+        region.data[(address - base) as usize..][..values.len()].copy_from_slice(values);
+        Ok(())
+    }
+}
+
+/// The little-endian value of up to eight bytes.
+pub fn value_of(bytes: &[u8]) -> u64 {
+    let mut all = [0; 8];
+    for (to, from) in all.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    u64::from_le_bytes(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_past_an_end_are_found() {
+        let mut memory = Memory::default();
+        let a = memory.alloc(0, 100).unwrap();
+        let b = memory.alloc(1, 10).unwrap();
+        assert!(memory.write(a, 100).is_ok() && memory.read(a + 99, 1).is_ok());
+        assert_eq!(
+            memory.read(a + 96, 8).unwrap_err().reason,
+            "byte 96 of an allocation of 100 bytes"
+        );
+        assert!(memory.read(a + 100, 1).is_err() && memory.write(b + 10, 1).is_err());
+        assert!(memory.read(0, 1).is_err() && memory.read(u64::MAX, 8).is_err());
+        assert_eq!(
+            (memory.gpu_of(a), memory.gpu_of(b), memory.gpu_of(7)),
+            (Some(0), Some(1), None)
+        );
+        memory.free(a).unwrap();
+        assert!(memory.read(a, 1).is_err() && memory.free(a).is_err());
+        assert!(memory.alloc(0, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn constants_are_written_by_the_host_only() {
+        let mut memory = Memory::default();
+        let a = memory.alloc(0, 8).unwrap();
+        memory.protect(a);
+        assert!(memory.write(a, 4).is_err());
+        memory.host_write(a, &[1, 2]).unwrap();
+        assert_eq!(memory.read(a, 2).unwrap(), [1, 2]);
+    }
+}

@@ -1,0 +1,50 @@
+//! Tensor instructions as pure functions of bits: nothing here knows of the machine.
+//!
+//! Every layout is stated from the PTX ISA 9.0 alone, so that a mistake here and a mistake in
+//! the kernels' own layouts are found by each other:
+//!
+//! | module | states |
+//! |---|---|
+//! | [`number`] | the element types and their conversions |
+//! | [`swizzle`] | the XOR on shared-memory addresses |
+//! | [`descriptor`] | the wgmma matrix descriptor and the canonical layouts (9.7.15.5.1.2) |
+//! | [`product`] | how a tensor core sums |
+//! | [`wgmma`] | `wgmma.mma_async` |
+//! | [`mma`] | `mma.sync` |
+//! | [`matrix`] | `ldmatrix`, `stmatrix`, `movmatrix` |
+//! | [`tma`] | tensor maps, boxes and where each byte of a box lies |
+//! | [`reduce`] | the reductions of `cp.reduce.async.bulk` |
+//!
+//! Illegal bits are an `Err` that says what is wrong; no input panics.
+//!
+//! # Blackwell
+//! `tcgen05` (tensor memory, its descriptors, `mma`, `cp`, `ld`, `st`) is not implemented. Its
+//! place is a module `tcgen05` beside [`wgmma`]: it can use [`swizzle`], [`number`] and
+//! [`product`] as they are, needs a descriptor decode of its own (bit 46 set, swizzle in bits
+//! 61-63) that yields the same [`descriptor::Layout`], and its rows in [`isa`].
+
+pub mod descriptor;
+pub mod matrix;
+pub mod mma;
+pub mod number;
+pub mod product;
+mod reads;
+pub mod reduce;
+pub mod swizzle;
+pub mod tma;
+pub mod wgmma;
+
+#[cfg(test)]
+mod tests;
+
+/// What this module executes: (opcode pattern, types and shapes), made from the tables that
+/// the decoders read.
+#[must_use]
+pub fn isa() -> Vec<(String, String)> {
+    let mut rows = wgmma::isa();
+    rows.extend(mma::isa());
+    rows.extend(matrix::isa());
+    rows.extend(reduce::isa());
+    rows.extend(tma::isa());
+    rows
+}

@@ -1,0 +1,41 @@
+//! The emulated GPU: the same library, with kernels executed on the CPU.
+
+pub use mok_emu::machine::Completion;
+
+/// What an emulated GPU is like.
+///
+/// One seed fixes one interleaving of warps and asynchronous work, so a failure can be replayed.
+///
+/// ```
+/// let device = mok::Device::emulated(mok::EmulatorConfig { seed: 7, ..Default::default() })?;
+/// assert_eq!(device.arch()?, mok::Arch::Sm90a);
+/// # Ok::<(), mok::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct EmulatorConfig {
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// Fixes the interleaving.
+    pub seed: u64,
+    /// When asynchronous copies complete.
+    pub completion: Completion,
+    /// Starts blocks in reverse order.
+    pub reverse: bool,
+    /// Warps of this number in their block run only when nothing else can.
+    pub starved_warp: Option<u32>,
+    /// SMs that hold nothing, as if other work had them.
+    pub held_sms: u32,
+}
+
+impl Default for EmulatorConfig {
+    fn default() -> EmulatorConfig {
+        EmulatorConfig {
+            sms: 4,
+            seed: 0,
+            completion: Completion::Random,
+            reverse: false,
+            starved_warp: None,
+            held_sms: 0,
+        }
+    }
+}
