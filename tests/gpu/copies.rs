@@ -296,23 +296,25 @@ fn cluster() -> Outcome {
     expect_equal("blocks", &output.to_vec()?, &want)
 }
 
-/// Tensor stores and additions that start before the tensor, for a process of their own.
-pub fn planted() -> Vec<Trial> {
-    vec![
-        trial("planted::store_before_inner", || {
-            tensor_copy(&BEFORE_INNER, &spec::TMA_2D, 1)
-        }),
-        trial("planted::store_before_outer", || {
-            tensor_copy(&BEFORE_OUTER, &spec::TMA_2D, 1)
-        }),
-        trial("planted::add_before_inner", || {
-            tensor_copy(&BEFORE_INNER, &spec::TMA_2D, 2)
-        }),
-        trial("planted::add_before_outer", || {
-            tensor_copy(&BEFORE_OUTER, &spec::TMA_2D, 2)
-        }),
-    ]
-}
+/// A fault by its name.
+pub type Fault = (&'static str, fn() -> Outcome);
+
+/// Tensor stores and additions that start before the tensor: a GPU refuses them, and its context
+/// is lost.
+pub const FAULTS: [Fault; 4] = [
+    ("store_before_inner", || {
+        tensor_copy(&BEFORE_INNER, &spec::TMA_2D, 1)
+    }),
+    ("store_before_outer", || {
+        tensor_copy(&BEFORE_OUTER, &spec::TMA_2D, 1)
+    }),
+    ("add_before_inner", || {
+        tensor_copy(&BEFORE_INNER, &spec::TMA_2D, 2)
+    }),
+    ("add_before_outer", || {
+        tensor_copy(&BEFORE_OUTER, &spec::TMA_2D, 2)
+    }),
+];
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![

@@ -121,7 +121,10 @@ fn plant(spec: &'static LaunchSpec, mode: u32, words: usize) -> Outcome {
 
 pub fn trials() -> Vec<Trial> {
     if std::env::var_os(PLANTED).is_some() {
-        let mut trials = copies::planted();
+        let refused = copies::FAULTS.iter();
+        let mut trials: Vec<Trial> = refused
+            .map(|(name, run)| trial(format!("planted::{name}"), run))
+            .collect();
         trials.extend([
             trial("planted::race_plain", || plant(&spec::RACE_PLAIN, 0, 64)),
             trial("planted::race_async", || plant(&spec::RACE_ASYNC, 0, 64)),
@@ -130,12 +133,7 @@ pub fn trials() -> Vec<Trial> {
         return trials;
     }
     let mut trials = vec![trial("faults::stores_before_the_start_are_illegal", || {
-        for fault in [
-            "store_before_inner",
-            "store_before_outer",
-            "add_before_inner",
-            "add_before_outer",
-        ] {
+        for (fault, _) in copies::FAULTS {
             illegal(fault)?;
         }
         Ok(())

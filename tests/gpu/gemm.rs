@@ -70,6 +70,15 @@ struct Case {
 }
 
 impl Case {
+    /// Multiply-adds, more or less.
+    fn work(&self, form: Form) -> usize {
+        let rows: usize = self.sizes.iter().map(|&size| size as usize).sum();
+        match form {
+            Form::Wgrad => (rows + 64 * self.sizes.len()) * self.m * self.n,
+            _ => (rows + 128 * self.sizes.len()) * self.n * self.k,
+        }
+    }
+
     fn new(sizes: impl Into<Vec<u32>>, [m, n, k]: [usize; 3]) -> Case {
         Case {
             sizes: sizes.into(),
@@ -312,7 +321,7 @@ fn check_as<T: Stored>(engine: Engine, form: Form, sink: Sink, case: &Case) -> O
         Form::Dgrad => GemmCall::dgrad(rows, n as u32, k as u32, on_a, on_b, to_d),
         Form::Wgrad => GemmCall::wgrad(rows, m as u32, n as u32, on_a, on_b, to_d).with_sink(sink),
     };
-    enqueue(probes, engine, &call, device.sm_count(), &stream)?;
+    enqueue(&probes, engine, &call, device.sm_count(), &stream)?;
     stream.synchronize()?;
     let d = on_d.to_vec()?;
 
@@ -361,7 +370,7 @@ fn deterministic(engine: Engine, form: Form) -> Outcome {
             Form::Dgrad => GemmCall::dgrad(at, n, k, to_a, to_b, to_d),
             Form::Wgrad => GemmCall::wgrad(at, n, k, to_a, to_b, to_d).with_sink(Sink::F32),
         };
-        enqueue(probes, engine, &call, sms, &stream)?;
+        enqueue(&probes, engine, &call, sms, &stream)?;
         stream.synchronize()?;
         let bits: Vec<u32> = d.to_vec()?.into_iter().map(f32::to_bits).collect();
         match &first {
@@ -402,7 +411,7 @@ fn overflow(engine: Engine) -> Outcome {
             overflow: Some(word.ptr()),
         };
         let call = GemmCall::forward(rows, n, k, Matrix::of(&a), Matrix::of(&b), Matrix::of(&d));
-        enqueue(probes, engine, &call, device.sm_count(), &stream)?;
+        enqueue(&probes, engine, &call, device.sm_count(), &stream)?;
         stream.synchronize()?;
         if word.needed()? != needed {
             return Err(format!(
@@ -444,7 +453,8 @@ fn no_rows_at_all(device: &Device, probes: &Probes, engine: Engine) -> Outcome {
     )
 }
 
-pub fn trials() -> Vec<Trial> {
+/// The tests of the shapes whose work (products of D's rows, columns and depth) is wanted.
+pub fn trials(wanted: impl Fn(usize) -> bool) -> Vec<Trial> {
     let mut trials = Vec::new();
     for engine in [Engine::Shipped, Engine::Warp] {
         let label = if engine == Engine::Shipped {
@@ -460,6 +470,9 @@ pub fn trials() -> Vec<Trial> {
             };
             for &sink in sinks {
                 for (index, case) in cases().into_iter().enumerate() {
+                    if !wanted(case.work(form)) {
+                        continue;
+                    }
                     let name = format!("gemm::{label}::{}::{sink:?}::{index:02}", form.name())
                         .to_lowercase();
                     trials.push(trial(name, move || check(engine, form, sink, &case)));
@@ -473,7 +486,7 @@ pub fn trials() -> Vec<Trial> {
         }));
         trials.push(trial(format!("gemm::{label}::no_rows"), move || {
             let probes = Probes::load()?;
-            no_rows_at_all(&probes.device, probes, engine)
+            no_rows_at_all(&probes.device, &probes, engine)
         }));
     }
     trials

@@ -132,7 +132,7 @@ fn large(case: &Case) -> Outcome {
             GemmCall::wgrad(at, m as u32, n as u32, to_a, to_b, to_d).with_sink(case.sink),
         ),
     };
-    enqueue(probes, Engine::Shipped, &call, device.sm_count(), &stream)?;
+    enqueue(&probes, Engine::Shipped, &call, device.sm_count(), &stream)?;
     stream.synchronize()?;
 
     // 256 rows in float64.

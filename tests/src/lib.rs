@@ -1,12 +1,30 @@
 //! What the whole-product tests share: the probes, loaded on a device.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use mok::{Device, Error, Kernel, Module};
+use mok::{Device, EmulatorConfig, Error, Kernel, Module};
 use mok_kernel::launch::LaunchSpec;
 
 static PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/probes.ptx"));
 static CUBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probes.cubin"));
+
+/// Where the tests of this process run.
+#[derive(Clone, Debug, Default)]
+pub enum Place {
+    /// GPU 0, one context for all tests.
+    #[default]
+    Gpu,
+    /// An emulated GPU, a fresh one for each test.
+    Emulator(EmulatorConfig),
+}
+
+static PLACE: OnceLock<Place> = OnceLock::new();
+
+/// Says where tests run, before the first one does.
+pub fn run_on(place: Place) {
+    // A second call would come too late for tests that have begun.
+    let _ = PLACE.set(place);
+}
 
 /// A device with the probes loaded.
 pub struct Probes {
@@ -16,18 +34,20 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// The probes on GPU 0, loaded once.
-    pub fn load() -> Result<&'static Probes, Error> {
-        static LOADED: OnceLock<Probes> = OnceLock::new();
-        if let Some(probes) = LOADED.get() {
-            return Ok(probes);
+    /// The probes on the device that tests run on.
+    pub fn load() -> Result<Arc<Probes>, Error> {
+        static LOADED: OnceLock<Arc<Probes>> = OnceLock::new();
+        if let Place::Emulator(config) = PLACE.get_or_init(Place::default) {
+            return Probes::on(Device::emulated(config.clone())?).map(Arc::new);
         }
-        let probes = Probes::load_new()?;
-        Ok(LOADED.get_or_init(|| probes))
+        if let Some(probes) = LOADED.get() {
+            return Ok(probes.clone());
+        }
+        let probes = Arc::new(Probes::on(Device::cuda(0)?)?);
+        Ok(LOADED.get_or_init(|| probes).clone())
     }
 
-    fn load_new() -> Result<Probes, Error> {
-        let device = Device::cuda(0)?;
+    fn on(device: Device) -> Result<Probes, Error> {
         let cubin = (!CUBIN.is_empty()).then_some(CUBIN);
         let module = Module::load(&device, cubin, Some(PTX))?;
         Ok(Probes { device, module })

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::{Entry, Instruction, Op, ParamSlot, SHARED_START, Slot, Special, instruction};
 use crate::ptx::ast::{self, Function, Operand, Space, Statement, Variable};
 use crate::ptx::type_bytes;
+use crate::scalar::ScalarOp;
 
 /// Why a program can't be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +134,9 @@ pub(super) struct Decoder<'a> {
     /// Instructions whose targets are known only at the end: number, position in its list, label.
     jumps: Vec<(usize, usize, String, u32)>,
     tables: HashMap<String, Vec<String>>,
+    /// Operations that were decoded before, by name.
+    scalars: HashMap<&'a str, ScalarOp>,
+    widths: HashMap<Slot, u32>,
     param_bytes: u32,
     shared_end: u32,
     local_end: u32,
@@ -151,6 +155,8 @@ impl<'a> Decoder<'a> {
             labels: HashMap::new(),
             jumps: Vec::new(),
             tables: HashMap::new(),
+            scalars: HashMap::new(),
+            widths: HashMap::new(),
             param_bytes: 0,
             shared_end: SHARED_START,
             local_end: 0,
@@ -271,6 +277,7 @@ impl<'a> Decoder<'a> {
                     name.clone()
                 };
                 self.define(&name, Meaning::Register { slot, bits });
+                self.widths.insert(slot, bits);
                 self.names.push((slot, name));
             }
         }
@@ -312,6 +319,17 @@ impl<'a> Decoder<'a> {
         self.tables.get(name)
     }
 
+    /// The operation on registers of this name.
+    pub(super) fn scalar(&mut self, opcode: &'a str) -> Result<ScalarOp, String> {
+        if let Some(op) = self.scalars.get(opcode) {
+            return Ok(*op);
+        }
+        let parts: Vec<&str> = opcode.split('.').collect();
+        let op = ScalarOp::decode(&parts)?.ok_or("unknown instruction")?;
+        self.scalars.insert(opcode, op);
+        Ok(op)
+    }
+
     /// A register that holds a constant.
     pub(super) fn constant(&mut self, value: u64) -> Slot {
         if let Some(&slot) = self.constants.get(&value) {
@@ -341,6 +359,11 @@ impl<'a> Decoder<'a> {
             },
             other => Err(format!("{other:?} is no register")),
         }
+    }
+
+    /// Bits of a declared register.
+    pub(super) fn bits(&self, slot: Slot) -> u32 {
+        self.widths.get(&slot).copied().unwrap_or(64)
     }
 
     /// A destination that may be `_`.

@@ -2,13 +2,16 @@
 
 use super::decode::Decoder;
 use super::modifiers::Modifiers;
-use super::{Op, Scalar, Scope, asynchronous, memory, warp};
+use super::{Op, Scalar, Scope, Slot, asynchronous, memory, warp};
 use crate::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
 use crate::ptx::ast::{Instruction, Operand, Space};
-use crate::scalar::ScalarOp;
+use crate::scalar::Ty;
 
 /// Decodes one instruction.
-pub(super) fn decode(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, String> {
+pub(super) fn decode<'a>(
+    decoder: &mut Decoder<'a>,
+    instruction: &'a Instruction,
+) -> Result<Op, String> {
     let opcode = instruction.opcode.as_str();
     let name = opcode.split('.').next().unwrap_or("");
     let operands = instruction.operands.as_slice();
@@ -173,9 +176,12 @@ fn one(operands: &[Operand]) -> Result<&Operand, String> {
 }
 
 /// An operation on registers alone.
-fn scalar(decoder: &mut Decoder<'_>, opcode: &str, operands: &[Operand]) -> Result<Op, String> {
-    let parts: Vec<&str> = opcode.split('.').collect();
-    let op = ScalarOp::decode(&parts)?.ok_or("unknown instruction")?;
+fn scalar<'a>(
+    decoder: &mut Decoder<'a>,
+    opcode: &'a str,
+    operands: &[Operand],
+) -> Result<Op, String> {
+    let op = decoder.scalar(opcode)?;
     let (types_dst, types_src) = (op.dst().to_vec(), op.src().to_vec());
     let Some((dst, rest)) = operands.split_first() else {
         return Err("it takes operands".into());
@@ -187,7 +193,7 @@ fn scalar(decoder: &mut Decoder<'_>, opcode: &str, operands: &[Operand]) -> Resu
         Operand::Pair(..) => return Err("it has one destination".into()),
         first => [decoder.optional(first)?, None],
     };
-    if rest.len() != types_src.len() {
+    if !(op.src_required()..=types_src.len()).contains(&rest.len()) {
         return Err(format!(
             "it takes {} sources, not {}",
             types_src.len(),
@@ -206,16 +212,26 @@ fn scalar(decoder: &mut Decoder<'_>, opcode: &str, operands: &[Operand]) -> Resu
         };
         src.push(decoder.source(operand, if ty.is_float() { ty.bits() } else { 0 })?);
     }
+    // A signed result in a wider register is sign-extended to it.
+    let wide = |slot: Option<Slot>, ty: Option<&Ty>| {
+        let (bits, ty) = (decoder.bits(slot?), *ty?);
+        (ty.is_signed() && bits > ty.bits()).then_some((ty, bits))
+    };
+    let extend = [
+        wide(dst[0], types_dst.first()),
+        wide(dst[1], types_dst.get(1)),
+    ];
     Ok(Op::Scalar(Box::new(Scalar {
         op,
         dst,
         src,
         negated,
+        extend,
     })))
 }
 
 /// Moves: of one value, of a vector to or from one register, of a clock.
-fn mov(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, String> {
+fn mov<'a>(decoder: &mut Decoder<'a>, instruction: &'a Instruction) -> Result<Op, String> {
     let [dst, src] = instruction.operands.as_slice() else {
         return Err("it takes two operands".into());
     };

@@ -2,7 +2,7 @@
 
 use super::Slot;
 use crate::ptx::ast::Space;
-use crate::scalar::ScalarOp;
+use crate::scalar::{ScalarOp, Ty};
 use crate::tensor::matrix::Matrix;
 use crate::tensor::mma::Mma;
 use crate::tensor::wgmma::{Modifiers, Wgmma};
@@ -180,6 +180,8 @@ pub struct Scalar {
     pub src: Vec<Slot>,
     /// Predicate sources that are negated, by position.
     pub negated: u32,
+    /// Results that are sign-extended, and to how many bits.
+    pub extend: [Option<(Ty, u32)>; 2],
 }
 
 /// A register plus an offset in a state space.

@@ -17,6 +17,9 @@ use crate::memory::{PARAM_WINDOW, SHARED_WINDOW, window};
 use crate::ptx::ast::Space;
 use crate::report::FindingKind;
 
+/// Sources of an operation on registers, at most.
+const MOST_SOURCES: usize = 6;
+
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -185,15 +188,16 @@ impl Machine {
         match op {
             Op::Scalar(scalar) => {
                 let mut out = [[0u64; 32]; 2];
-                let mut negated = [[0u64; 32]; 4];
+                let mut negated = [[0u64; 32]; MOST_SOURCES];
+                let count = scalar.src.len().min(MOST_SOURCES);
                 {
-                    let mut sources: [&[u64; 32]; 4] = [&[0; 32]; 4];
-                    for (position, &slot) in scalar.src.iter().enumerate().take(4) {
+                    for (position, &slot) in scalar.src.iter().enumerate().take(count) {
                         if scalar.negated >> position & 1 != 0 {
                             negated[position] = warp.lanes(slot).map(|value| u64::from(value == 0));
                         }
                     }
-                    for (position, &slot) in scalar.src.iter().enumerate().take(4) {
+                    let mut sources: [&[u64; 32]; MOST_SOURCES] = [&[0; 32]; MOST_SOURCES];
+                    for (position, &slot) in scalar.src.iter().enumerate().take(count) {
                         sources[position] = if scalar.negated >> position & 1 != 0 {
                             &negated[position]
                         } else {
@@ -201,13 +205,15 @@ impl Machine {
                         };
                     }
                     let mut carry = warp.carry;
-                    scalar.op.eval_warp(
-                        active,
-                        &sources[..scalar.src.len().min(4)],
-                        &mut carry,
-                        &mut out,
-                    );
+                    scalar
+                        .op
+                        .eval_warp(active, &sources[..count], &mut carry, &mut out);
                     warp.carry = carry;
+                }
+                for (values, extend) in out.iter_mut().zip(&scalar.extend) {
+                    if let Some((ty, bits)) = extend {
+                        *values = values.map(|value| ty.extend(value) & low_bits(*bits));
+                    }
                 }
                 for (slot, values) in scalar.dst.iter().zip(&out) {
                     if let Some(slot) = slot {

@@ -140,11 +140,12 @@ fn bmsk(wrap: bool, a: u32, b: u32) -> u32 {
 }
 
 /// `lut`'s bit `4a + 2b + c` for each bit position.
-fn lop3(a: u32, b: u32, c: u32, lut: u8) -> u32 {
-    (0..8u32).filter(|i| lut >> i & 1 == 1).fold(0, |d, i| {
-        let pick = |x: u32, bit: u32| if i >> bit & 1 == 1 { x } else { !x };
-        d | pick(a, 2) & pick(b, 1) & pick(c, 0)
-    })
+#[inline]
+pub(crate) fn lop3(a: u32, b: u32, c: u32, lut: u8) -> u32 {
+    let on = |bit: u32| 0u32.wrapping_sub(u32::from(lut) >> bit & 1);
+    let of_c = |bit: u32| c & on(bit + 1) | !c & on(bit);
+    let of_bc = |bit: u32| b & of_c(bit + 2) | !b & of_c(bit);
+    a & of_bc(4) | !a & of_bc(0)
 }
 
 fn shf(op: &ScalarOp, a: u32, b: u32, c: u32) -> u32 {

@@ -95,7 +95,9 @@ fn float(op: &ScalarOp, a: u64) -> u64 {
     };
     let mut mods = *m;
     mods.ftz &= op.ty == Ty::F32;
-    finish(f, &mods, narrow(op, f, value))
+    let d = narrow(op, f, value);
+    let tiny = mods.ftz && f.is_tiny(value, m.round);
+    finish(f, &mods, if tiny { d & f.sign() } else { d })
 }
 
 /// What becomes of a NaN. The ISA leaves it open; this is what an H200 does: f64 on either side

@@ -45,7 +45,7 @@ enum Fit {
     /// A modifier that the row doesn't take.
     Stray(usize),
     /// A modifier that the row needs.
-    Lacks(String),
+    Lacks(Vec<&'static str>),
 }
 
 fn fit(slots: &[Slot], types: &[&str], modifiers: &[&str]) -> Fit {
@@ -61,7 +61,7 @@ fn fit(slots: &[Slot], types: &[&str], modifiers: &[&str]) -> Fit {
         match found {
             Some(i) => used[i] = true,
             None if slot.optional => {}
-            None => lacks = Some(slot.names.join(", .")),
+            None => lacks = Some(slot.names.clone()),
         }
     }
     match (used.iter().position(|u| !u), lacks) {
@@ -84,8 +84,8 @@ impl ScalarOp {
         };
         let rows: Vec<_> = ROWS
             .iter()
+            .filter(|row| row.pattern.split(' ').next() == Some(head))
             .map(|row| (row, slots(row)))
-            .filter(|(_, (name, _))| *name == head)
             .collect();
         if rows.is_empty() {
             return Ok(None);
@@ -100,7 +100,7 @@ impl ScalarOp {
         }
         let (types, modifiers): (Vec<&str>, Vec<&str>) =
             tail.iter().partition(|t| Ty::from_name(t).is_some());
-        let mut error = format!("{whole}: no form of {head} has these types");
+        let (mut stray, mut lacks) = (None, Vec::new());
         for (row, (_, slots)) in &rows {
             match fit(slots, &types, &modifiers) {
                 Fit::Whole => {
@@ -109,13 +109,20 @@ impl ScalarOp {
                         .map_err(|e| format!("{whole}: {e}"));
                 }
                 Fit::Types => {}
-                Fit::Stray(i) => {
-                    error = format!("{whole}: .{} does not go with the rest", modifiers[i])
-                }
-                Fit::Lacks(names) => error = format!("{whole}: needs one of .{names}"),
+                Fit::Stray(i) => stray = stray.or(Some(modifiers[i])),
+                Fit::Lacks(names) => lacks.extend(
+                    names
+                        .into_iter()
+                        .filter(|n| !lacks.contains(n))
+                        .collect::<Vec<_>>(),
+                ),
             }
         }
-        Err(error)
+        Err(match stray {
+            _ if !lacks.is_empty() => format!("{whole}: needs one of .{}", lacks.join(", .")),
+            Some(modifier) => format!("{whole}: .{modifier} does not go with the rest"),
+            None => format!("{whole}: no form of {head} has these types"),
+        })
     }
 
     /// Types of the destinations in order (`setp` has an optional second one).

@@ -170,6 +170,21 @@ impl Fmt {
         }
     }
 
+    /// Below the least normal number, also once rounded as if exponents had no limit: what `.ftz`
+    /// flushes (seen on an H200 in f32 and f16).
+    pub fn is_tiny(self, value: Val, round: Round) -> bool {
+        let Num { neg, sig, exp } = value else {
+            return false;
+        };
+        if sig == 0 {
+            return false;
+        }
+        let top = exp + 127 - sig.leading_zeros() as i32;
+        let kept = shift_round(sig, top - self.man as i32 - exp, neg, round);
+        let carry = i32::from(kept >> (self.man + 1) != 0);
+        top + carry < self.low() + self.man as i32
+    }
+
     /// Takes `bits` apart.
     pub const fn unpack(self, bits: u64) -> Val {
         let neg = bits & self.sign() != 0;

@@ -137,10 +137,10 @@ rows! {
     CvtFromInt 90: "cvt RND [ftz] [sat] f32 BYTES", "cvt RND [sat] f16|f64 BYTES", "cvt RND bf16 BYTES";
     CvtFloat 90: "cvt [RNDI] [ftz] [sat] f32 f32", "cvt [RNDI] [sat] f64 f64", "cvt [RNDI] [sat] f16 f16",
         "cvt [RNDI] bf16 bf16", "cvt [ftz] [sat] f32 f16", "cvt [ftz] [sat] f64 f32", "cvt [sat] f64 f16",
-        "cvt [ftz] f32 bf16", "cvt f64 bf16", "cvt RND [ftz] [sat] f32 f64", "cvt RND [ftz] [sat] f16 f32",
+        "cvt [RND] [ftz] f32 bf16", "cvt [RND] f64 bf16", "cvt RND [ftz] [sat] f32 f64", "cvt RND [ftz] [sat] f16 f32",
         "cvt RND [sat] f16 f64", "cvt RND [ftz] bf16 f32", "cvt RND bf16 f64",
-        // ptxas takes the first without a rounding, though the ISA asks for one.
-        "cvt [RND] bf16 f16", "cvt RND f16 bf16",
+        // As ptxas takes them: with bf16 a rounding may be left out, or be there to no effect.
+        "cvt [RND] bf16 f16", "cvt [RND] f16 bf16",
         "cvt rn|rz [relu] [satfinite] f16|bf16 f32",
         "cvt rna [satfinite] tf32 f32", "cvt rn|rz [relu] tf32 f32";
     CvtFloat 100: "cvt rn|rz satfinite [relu] tf32 f32";

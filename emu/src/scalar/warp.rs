@@ -1,9 +1,10 @@
 //! A warp at once: one dispatch a call, then a tight loop over the lanes.
 
+use super::bits::{combine, lop3};
 use super::compare::holds;
 use super::float::arithmetic;
 use super::op::{Cmp, Op, Part, ScalarOp};
-use super::soft::{F64, Round};
+use super::soft::{F32, F64, Round};
 use super::types::Ty;
 
 /// A source's value in each lane.
@@ -49,17 +50,17 @@ impl ScalarOp {
         if src.len() < self.src_required() {
             return false;
         }
+        let ones = self.ty.mask();
         match (self.op, self.ty) {
-            (Op::Mov, _) => map1(src, dst, |a| a & self.ty.mask()),
+            (Op::Mov, _) => map1(src, dst, |a| a & ones),
             (Op::Setp, ty) => return self.setp(ty, src, dst),
             (Op::Selp, _) => {
-                let mask = self.ty.mask();
-                map3(src, dst, |a, b, p| (if p & 1 != 0 { a } else { b }) & mask);
+                map3(src, dst, |a, b, p| (if p & 1 != 0 { a } else { b }) & ones);
             }
-            (Op::And, ty) => map2(src, dst, |a, b| a & b & ty.mask()),
-            (Op::Or, ty) => map2(src, dst, |a, b| (a | b) & ty.mask()),
-            (Op::Xor, ty) => map2(src, dst, |a, b| (a ^ b) & ty.mask()),
-            (Op::Not, ty) => map1(src, dst, |a| !a & ty.mask()),
+            (Op::And, _) => map2(src, dst, |a, b| a & b & ones),
+            (Op::Or, _) => map2(src, dst, |a, b| (a | b) & ones),
+            (Op::Xor, _) => map2(src, dst, |a, b| (a ^ b) & ones),
+            (Op::Not, _) => map1(src, dst, |a| !a & ones),
             (Op::Shl, Ty::B32) => map2(src, dst, |a, b| {
                 if b as u32 > 31 {
                     0
@@ -106,10 +107,44 @@ impl ScalarOp {
                 let (to, from) = (self.ty.mask(), self.from);
                 map1(src, dst, |a| from.extend(a) & to);
             }
+            (Op::Lop3, _) if m.with.is_none() => {
+                for (i, d) in dst[0].iter_mut().enumerate() {
+                    let [a, b, c, lut] = [0, 1, 2, 3].map(|k| src[k][i]);
+                    *d = lop3(a as u32, b as u32, c as u32, lut as u8).into();
+                }
+            }
+            (Op::Shf, _) => return self.funnel(src, dst),
+            (Op::Min, Ty::U32) => map2(src, dst, |a, b| (a as u32).min(b as u32).into()),
+            (Op::Max, Ty::U32) => map2(src, dst, |a, b| (a as u32).max(b as u32).into()),
+            (Op::Min, Ty::S32) if !m.relu => {
+                map2(src, dst, |a, b| (a as i32).min(b as i32) as u32 as u64)
+            }
+            (Op::Max, Ty::S32) if !m.relu => {
+                map2(src, dst, |a, b| (a as i32).max(b as i32) as u32 as u64)
+            }
             (Op::CvtFromInt | Op::CvtToInt | Op::CvtFloat | Op::CvtPacked, _) => {
                 return self.cast(src, dst);
             }
             _ => return false,
+        }
+        true
+    }
+
+    /// `shf`: `b` above `a`.
+    fn funnel(&self, src: &[&Lanes], dst: &mut [Lanes; 2]) -> bool {
+        let wrap = self.mods.wrap;
+        let amount = |c: u64| {
+            if wrap {
+                c as u32 & 31
+            } else {
+                (c as u32).min(32)
+            }
+        };
+        let both = |a: u64, b: u64| b << 32 | a & 0xffff_ffff;
+        if self.mods.left {
+            map3(src, dst, |a, b, c| both(a, b) << amount(c) >> 32);
+        } else {
+            map3(src, dst, |a, b, c| both(a, b) >> amount(c) & 0xffff_ffff);
         }
         true
     }
@@ -162,8 +197,11 @@ impl ScalarOp {
     /// f32 and f64 rounded to nearest, with no clamp.
     fn nearest(&self, src: &[&Lanes], dst: &mut [Lanes; 2]) -> bool {
         let m = &self.mods;
-        if m.round != Round::Rn || m.sat || m.ftz || self.from != self.ty {
+        if m.round != Round::Rn || m.sat || self.from != self.ty {
             return false;
+        }
+        if m.ftz {
+            return self.flushed(src, dst);
         }
         match (self.op, self.ty) {
             (Op::Add, Ty::F32) => map2(src, dst, |a, b| single(float(a) + float(b))),
@@ -184,6 +222,29 @@ impl ScalarOp {
             (Op::Fma, Ty::F64) => map3(src, dst, |a, b, c| {
                 let [x, y, z] = [a, b, c].map(f64::from_bits);
                 self.double(x.mul_add(y, z), [a, b, c])
+            }),
+            _ => return false,
+        }
+        true
+    }
+
+    /// f32 with `.ftz`.
+    fn flushed(&self, src: &[&Lanes], dst: &mut [Lanes; 2]) -> bool {
+        let read = |a: u64| float(F32.flush(a & 0xffff_ffff));
+        let write = |d: f32, s: [u64; 3]| {
+            if d.abs() == f32::MIN_POSITIVE {
+                // Perhaps a tiny value rounded up, which is flushed.
+                arithmetic(self.op, F32, &self.mods, s)
+            } else {
+                F32.flush(single(d))
+            }
+        };
+        match (self.op, self.ty) {
+            (Op::Add, Ty::F32) => map2(src, dst, |a, b| write(read(a) + read(b), [a, b, 0])),
+            (Op::Sub, Ty::F32) => map2(src, dst, |a, b| write(read(a) - read(b), [a, b, 0])),
+            (Op::Mul, Ty::F32) => map2(src, dst, |a, b| write(read(a) * read(b), [a, b, 0])),
+            (Op::Fma, Ty::F32) => map3(src, dst, |a, b, c| {
+                write(read(a).mul_add(read(b), read(c)), [a, b, c])
             }),
             _ => return false,
         }
@@ -229,9 +290,9 @@ impl ScalarOp {
         true
     }
 
-    /// Comparisons of 32- and 64-bit types without a predicate source.
+    /// Comparisons of 32- and 64-bit types.
     fn setp(&self, ty: Ty, src: &[&Lanes], dst: &mut [Lanes; 2]) -> bool {
-        if self.mods.with.is_some() || self.mods.ftz {
+        if self.mods.ftz {
             return false;
         }
         let cmp = self.mods.cmp;
@@ -243,6 +304,13 @@ impl ScalarOp {
             Ty::F32 => compare(cmp, src, dst, float),
             Ty::F64 => compare(cmp, src, dst, f64::from_bits),
             _ => return false,
+        }
+        if let Some(with) = self.mods.with {
+            let [p, q] = dst;
+            for (i, c) in src[2].iter().enumerate() {
+                p[i] = combine(Some(with), p[i] != 0, *c).into();
+                q[i] = combine(Some(with), q[i] != 0, *c).into();
+            }
         }
         true
     }

@@ -145,6 +145,31 @@ impl Data {
         }
     }
 
+    /// For each element of a wgrad's D, the sum of its products' sizes.
+    #[cfg(test)]
+    pub fn absolute(&self, form: Form) -> Result<Vec<f64>, OracleError> {
+        assert_eq!(form, Form::Wgrad, "the other forms give bf16 only");
+        let size = |values: &[bf16]| {
+            values
+                .iter()
+                .map(|value| bf16::from_bits(value.to_bits() & 0x7fff))
+                .collect::<Vec<_>>()
+        };
+        let (x, dy) = (size(&self.x), size(&self.dy));
+        let problem = Problem::wgrad(
+            &self.groups,
+            self.n,
+            self.k,
+            Operand::new(&dy),
+            Operand::new(&x),
+        )?;
+        let sums = problem.sums(&problem.all_rows())?.exact(None)?;
+        Ok(sums
+            .iter()
+            .flat_map(|(_, values)| values.to_vec())
+            .collect())
+    }
+
     /// Rows and columns of D.
     pub fn d_extent(&self, form: Form) -> (usize, usize) {
         let rows = self.groups.capacity() as usize;
