@@ -6,6 +6,7 @@ mod copies;
 mod gemm;
 mod instructions;
 mod outcome;
+mod schedules;
 mod wgmma;
 
 use libtest_mimic::Arguments;
@@ -32,6 +33,7 @@ fn main() {
     trials.extend(instructions::trials());
     trials.extend(wgmma::trials());
     trials.extend(gemm::trials(|work| all || work < 20_000_000));
+    trials.extend(schedules::trials(if all { 64 } else { 4 }));
     for (name, fault) in copies::FAULTS {
         trials.push(trial(format!("faults::{name}"), move || found(fault)));
     }

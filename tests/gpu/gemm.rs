@@ -246,6 +246,15 @@ fn check(engine: Engine, form: Form, sink: Sink, case: &Case) -> Outcome {
     }
 }
 
+/// A shape with empty and ragged groups, several tiles and more stages than the ring has.
+pub fn check_small(engine: Engine, form: Form, sink: Sink) -> Outcome {
+    let case = Case {
+        gaps: true,
+        ..Case::new(vec![150u32, 0, 333, 1], [136, 264, 392])
+    };
+    check(engine, form, sink, &case)
+}
+
 fn check_as<T: Stored>(engine: Engine, form: Form, sink: Sink, case: &Case) -> Outcome {
     let probes = Probes::load()?;
     let (device, stream) = (&probes.device, probes.device.stream()?);
@@ -478,6 +487,8 @@ pub fn trials(wanted: impl Fn(usize) -> bool) -> Vec<Trial> {
                     trials.push(trial(name, move || check(engine, form, sink, &case)));
                 }
             }
+            let name = format!("gemm::{label}::{}::gaps", form.name());
+            trials.push(trial(name, move || check_small(engine, form, sinks[0])));
             let name = format!("gemm::{label}::{}::deterministic", form.name());
             trials.push(trial(name, move || deterministic(engine, form)));
         }

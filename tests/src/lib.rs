@@ -1,5 +1,6 @@
 //! What the whole-product tests share: the probes, loaded on a device.
 
+use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
 use mok::{Device, EmulatorConfig, Error, Kernel, Module};
@@ -26,6 +27,18 @@ pub fn run_on(place: Place) {
     let _ = PLACE.set(place);
 }
 
+thread_local! {
+    static OWN: RefCell<Option<EmulatorConfig>> = const { RefCell::new(None) };
+}
+
+/// Runs something on an emulated GPU of this kind, wherever the other tests run.
+pub fn emulated<T>(config: EmulatorConfig, run: impl FnOnce() -> T) -> T {
+    OWN.set(Some(config));
+    let result = run();
+    OWN.set(None);
+    result
+}
+
 /// A device with the probes loaded.
 pub struct Probes {
     /// The device.
@@ -36,6 +49,9 @@ pub struct Probes {
 impl Probes {
     /// The probes on the device that tests run on.
     pub fn load() -> Result<Arc<Probes>, Error> {
+        if let Some(config) = OWN.with_borrow(Clone::clone) {
+            return Probes::on(Device::emulated(config)?).map(Arc::new);
+        }
         static LOADED: OnceLock<Arc<Probes>> = OnceLock::new();
         if let Place::Emulator(config) = PLACE.get_or_init(Place::default) {
             return Probes::on(Device::emulated(config.clone())?).map(Arc::new);
