@@ -174,6 +174,12 @@ impl Machine {
                 "the warp ends with products in flight".into(),
             );
         }
+        // Whoever waited for these threads looks again.
+        for fragment in &mut warp.fragments {
+            if fragment.wait == Wait::Lanes {
+                fragment.wait = Wait::Ready;
+            }
+        }
         let fragment = &mut warp.fragments[at];
         fragment.mask &= !active;
         fragment.pc += 1;

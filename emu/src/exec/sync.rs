@@ -66,6 +66,10 @@ impl Machine {
             );
             return Step::Next;
         }
+        if let Some((kind, dst, _)) = reduce.filter(|_| std::mem::take(&mut warp.reducing)) {
+            self.barrier_result(warp, active, id, kind, dst);
+            return Step::Next;
+        }
         let block = self.block(warp.block);
         let all = 32 * block.live;
         let needed = match threads {
@@ -103,20 +107,14 @@ impl Machine {
             return Step::Next;
         }
         if let Some((kind, dst, _)) = reduce {
-            // The result is read when the fragment goes on: see below.
             if self.block(warp.block).named[id as usize].phase > phase {
                 self.barrier_result(warp, active, id, *kind, *dst);
                 return Step::Next;
             }
-            // Waits at this instruction; comes back here as if it arrived, so it must not.
-            self.report(
-                warp,
-                pc,
-                None,
-                FindingKind::Limit,
-                "barrier reductions that wait are not emulated yet".into(),
-            );
-            return Step::Next;
+            // It comes back to this instruction for the result.
+            warp.reducing = true;
+            warp.fragments[at].wait = Wait::Barrier(id, phase);
+            return Step::Blocked;
         }
         if self.block(warp.block).named[id as usize].phase > phase {
             return Step::Next;

@@ -309,6 +309,8 @@ impl Machine {
             wgmma: VecDeque::new(),
             wgmma_open: Vec::new(),
             polls: (0, 0),
+            polled: 0,
+            reducing: false,
             entry,
         };
         let id = self

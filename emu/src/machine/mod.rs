@@ -9,6 +9,7 @@
 
 mod barrier;
 mod blocks;
+
 mod events;
 mod random;
 mod schedule;
@@ -17,8 +18,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 pub use barrier::{MOST_ARRIVALS, Mbarrier, NamedBarrier};
+pub use blocks::LaunchError;
 pub use events::{Event, Issuer, Piece, Place, Work};
 pub use random::Random;
+pub use schedule::Outcome;
 
 use crate::code::{Entry, Slot};
 use crate::memory::Memory;
@@ -207,6 +210,10 @@ pub(crate) struct Warp {
     pub wgmma_open: Vec<crate::exec::IssuedWgmma>,
     /// Polls since the machine last progressed.
     pub polls: (u64, u32),
+    /// Threads that have polled since then.
+    pub polled: u32,
+    /// Whether it has arrived at a barrier with a reduction, and waits for the result.
+    pub reducing: bool,
     pub entry: Arc<Entry>,
 }
 

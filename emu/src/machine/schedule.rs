@@ -95,15 +95,20 @@ impl Machine {
                 again = false;
                 break;
             };
+            let mask = warp.fragments[fragment].mask;
             match self.step(id, &mut warp, fragment) {
                 Step::Next => ran += 1,
                 Step::Poll => {
-                    warp.polls = match warp.polls {
-                        (progress, polls) if progress == self.progress => {
-                            (progress, polls.saturating_add(1))
-                        }
-                        _ => (self.progress, 1),
+                    let polls = if warp.polls.0 == self.progress {
+                        warp.polls.1
+                    } else {
+                        0
                     };
+                    if polls == 0 {
+                        warp.polled = 0;
+                    }
+                    warp.polls = (self.progress, polls.saturating_add(1));
+                    warp.polled |= mask;
                     break;
                 }
                 Step::Blocked => ran += 1,
@@ -179,6 +184,13 @@ impl Machine {
             warp.fragments[stuck].pc += 1;
             candidates = ready(warp);
         }
+        // Threads that only polled since anything happened give way to those that may make it happen.
+        if warp.polls.0 == self.progress && warp.polls.1 > 0 {
+            let fresh = |&at: &usize| warp.fragments[at].mask & !warp.polled != 0;
+            if candidates.iter().any(fresh) {
+                candidates.retain(fresh);
+            }
+        }
         if candidates.len() > 1 && self.random.below(8) == 0 {
             let at = self.random.below(candidates.len() as u64) as usize;
             return Some(candidates[at]);
@@ -191,9 +203,12 @@ impl Machine {
     /// Whether nothing but polls has happened for a while.
     fn all_polling(&self) -> bool {
         self.ready.iter().all(|&id| {
-            self.warps[id]
-                .as_ref()
-                .is_none_or(|warp| warp.polls.0 == self.progress && warp.polls.1 >= IDLE_POLLS)
+            self.warps[id].as_ref().is_none_or(|warp| {
+                let idle = warp.polls.0 == self.progress && warp.polls.1 >= IDLE_POLLS;
+                let ready = |fragment: &&super::Fragment| fragment.wait == Wait::Ready;
+                let polled = |fragment: &super::Fragment| fragment.mask & !warp.polled == 0;
+                idle && warp.fragments.iter().filter(ready).all(polled)
+            })
         })
     }
 

@@ -1,0 +1,243 @@
+//! Small programs, run whole.
+
+use mok_emu::machine::{Config, Launch, Machine, Outcome};
+use mok_emu::program::Program;
+use mok_emu::report::{Finding, FindingKind};
+
+/// Runs one kernel with one pointer parameter to `words` zeroed words; the words, and what was found.
+fn run(
+    body: &str,
+    grid: u32,
+    threads: u32,
+    words: usize,
+    config: Config,
+) -> (Vec<u32>, Vec<Finding>, Outcome) {
+    let text = format!(
+        ".version 8.4\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 p)\n{{\n\
+         .reg .pred %p<8>; .reg .b32 %r<16>; .reg .b64 %rd<8>;\nld.param.u64 %rd1, [p];\n{body}\n}}\n"
+    );
+    let mut machine = Machine::new(config);
+    let program = Program::load(&mut machine, 0, &text).expect("it loads");
+    let address = machine.memory.alloc(0, 4 * words as u64).expect("memory");
+    let launch = Launch {
+        entry: program.entry("k").expect("the kernel").clone(),
+        gpu: 0,
+        grid: [grid, 1, 1],
+        block: [threads, 1, 1],
+        cluster: [1, 1, 1],
+        dynamic_shared: 0,
+        params: address.to_le_bytes().to_vec(),
+    };
+    machine.launch(launch).expect("it launches");
+    let outcome = machine.run();
+    let bytes = machine
+        .memory
+        .read(address, 4 * words as u64)
+        .expect("the words");
+    let values = bytes
+        .chunks_exact(4)
+        .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
+        .collect();
+    (values, machine.take_findings(), outcome)
+}
+
+/// Ends with each thread storing `%r1` to word `%tid.x`.
+const STORE: &str = "mov.u32 %r2, %tid.x; mul.wide.u32 %rd2, %r2, 4; add.s64 %rd3, %rd1, %rd2; st.global.u32 [%rd3], %r1;";
+
+#[test]
+fn threads_part_and_meet_again() {
+    let body = format!(
+        "mov.u32 %r0, %tid.x; and.b32 %r3, %r0, 1; setp.eq.u32 %p1, %r3, 0; mov.u32 %r1, 0;\n\
+         @%p1 bra EVEN;\n mov.u32 %r4, 0;\n\
+         LOOP: add.u32 %r1, %r1, 3; add.u32 %r4, %r4, 1; setp.lt.u32 %p2, %r4, %r0; @%p2 bra LOOP;\n bra.uni DONE;\n\
+         EVEN: mov.u32 %r1, 100;\n\
+         DONE: activemask.b32 %r5; popc.b32 %r6, %r5; add.u32 %r1, %r1, %r6;\n{STORE}"
+    );
+    for seed in 0..8 {
+        let (words, findings, outcome) = run(
+            &body,
+            1,
+            32,
+            32,
+            Config {
+                seed,
+                ..Config::default()
+            },
+        );
+        assert_eq!((findings, outcome), (vec![], Outcome::Done));
+        for (thread, &word) in words.iter().enumerate() {
+            let expect = if thread % 2 == 0 {
+                100
+            } else {
+                3 * thread as u32
+            };
+            assert!(
+                word > expect && word <= expect + 32,
+                "thread {thread}: {word}"
+            );
+        }
+    }
+}
+
+/// A thread that waits for another of its own warp: both make progress.
+#[test]
+fn a_spin_lock_inside_a_warp_ends() {
+    let body = "mov.u32 %r0, 0;\n\
+         SPIN: atom.global.cas.b32 %r1, [%rd1], 0, 1; setp.ne.u32 %p1, %r1, 0; @%p1 bra SPIN;\n\
+         ld.volatile.global.u32 %r2, [%rd1+4]; add.u32 %r2, %r2, 1; st.volatile.global.u32 [%rd1+4], %r2;\n\
+         atom.global.exch.b32 %r3, [%rd1], 0; ret;";
+    for seed in 0..8 {
+        let (words, findings, outcome) = run(
+            body,
+            2,
+            64,
+            2,
+            Config {
+                seed,
+                ..Config::default()
+            },
+        );
+        assert_eq!(
+            (words, findings, outcome),
+            (vec![0, 128], vec![], Outcome::Done)
+        );
+    }
+}
+
+#[test]
+fn barriers_reduce() {
+    let body = format!(
+        "mov.u32 %r0, %tid.x; rem.u32 %r3, %r0, 3; setp.eq.u32 %p1, %r3, 0;\n\
+         bar.red.popc.u32 %r1, 0, %p1;\n bar.red.or.pred %p2, 0, %p1; selp.u32 %r4, 1000, 0, %p2; add.u32 %r1, %r1, %r4;\n{STORE}"
+    );
+    let (words, findings, _) = run(&body, 1, 96, 96, Config::default());
+    assert_eq!(findings, vec![]);
+    assert_eq!(words, vec![1032; 96]);
+}
+
+#[test]
+fn a_store_past_its_memory_is_found_and_named() {
+    let (_, findings, _) = run(
+        "mov.u32 %r1, 7; st.global.u32 [%rd1+8], %r1;",
+        1,
+        1,
+        2,
+        Config::default(),
+    );
+    assert_eq!(findings.len(), 1);
+    let finding = &findings[0];
+    assert_eq!(
+        (finding.kind, finding.entry.as_str(), finding.thread),
+        (FindingKind::OutOfBounds, "k", Some(0))
+    );
+    assert!(
+        finding.line > 0
+            && finding
+                .message
+                .contains("byte 8 of an allocation of 8 bytes"),
+        "{finding}"
+    );
+}
+
+#[test]
+fn misaligned_accesses_are_found() {
+    let (_, findings, _) = run(
+        "mov.u32 %r1, 7; st.global.u32 [%rd1+2], %r1;",
+        1,
+        1,
+        4,
+        Config::default(),
+    );
+    assert_eq!(findings[0].kind, FindingKind::Misaligned);
+}
+
+#[test]
+fn an_aligned_barrier_that_half_a_warp_skips_is_found() {
+    let body =
+        "mov.u32 %r0, %tid.x; setp.lt.u32 %p1, %r0, 16; @%p1 bra SKIP; bar.sync 0; SKIP: ret;";
+    let (_, findings, _) = run(body, 1, 32, 1, Config::default());
+    // The rest of the warp ends: whoever is left is the whole warp. But a guard is divergence.
+    assert_eq!(findings, vec![]);
+    let body = "mov.u32 %r0, %tid.x; setp.lt.u32 %p1, %r0, 16; @%p1 bar.sync 0; ret;";
+    let (_, findings, _) = run(body, 1, 32, 1, Config::default());
+    assert_eq!(findings[0].kind, FindingKind::Divergent);
+}
+
+#[test]
+fn a_deadlock_says_who_waits_for_what() {
+    let body = ".shared .align 8 .b64 bar;\n mov.u32 %r0, bar; mov.u32 %r1, 2; mbarrier.init.shared.b64 [%r0], %r1;\n\
+         mbarrier.arrive.shared.b64 %rd2, [%r0];\n\
+         WAIT: mbarrier.try_wait.parity.shared.b64 %p1, [%r0], 0; @!%p1 bra WAIT; ret;";
+    let (_, findings, outcome) = run(body, 1, 1, 1, Config::default());
+    assert_eq!(outcome, Outcome::Stopped);
+    let message = &findings[0].message;
+    assert_eq!(findings[0].kind, FindingKind::Deadlock);
+    assert!(
+        message.contains("1 arrivals and 0 bytes missing") || message.contains("polls"),
+        "{message}"
+    );
+}
+
+#[test]
+fn an_endless_loop_meets_the_limit() {
+    let config = Config {
+        instruction_limit: 10_000,
+        ..Config::default()
+    };
+    let (_, findings, outcome) = run("L: bra L;", 1, 32, 1, config);
+    assert_eq!(
+        (findings[0].kind, outcome),
+        (FindingKind::Limit, Outcome::Stopped)
+    );
+}
+
+#[test]
+fn too_many_arrivals_are_found() {
+    let body = ".shared .align 8 .b64 bar;\n mov.u32 %r0, bar; mov.u32 %r1, 1; mbarrier.init.shared.b64 [%r0], %r1;\n\
+         mov.u32 %r2, 3; mbarrier.arrive.shared.b64 %rd2, [%r0], %r2; ret;";
+    let (_, findings, _) = run(body, 1, 1, 1, Config::default());
+    assert_eq!(findings[0].kind, FindingKind::Mbarrier);
+}
+
+#[test]
+fn unknown_instructions_are_errors_at_load_that_name_them() {
+    for (body, name) in [
+        ("frobnicate.u32 %r1, %r2;", "frobnicate"),
+        ("add.sideways.u32 %r1, %r2, %r3;", "sideways"),
+        ("tcgen05.fence::before_thread_sync;", "tcgen05"),
+        ("bra NOWHERE;", "NOWHERE"),
+        ("mov.u32 %r1, %undeclared;", "%undeclared"),
+    ] {
+        let text = format!(
+            ".version 8.4\n.target sm_90a\n.address_size 64\n.visible .entry k()\n{{\n.reg .b32 %r<4>;\n{body}\nret;\n}}\n"
+        );
+        let error = Program::load(&mut Machine::new(Config::default()), 0, &text)
+            .expect_err(body)
+            .to_string();
+        assert!(error.contains(name) && error.contains("line 7"), "{error}");
+    }
+}
+
+/// The same seed is the same run.
+#[test]
+fn a_seed_fixes_the_interleaving() {
+    let body = "atom.global.add.u32 %r1, [%rd1], 1; mov.u32 %r2, %ctaid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; st.global.u32 [%rd3+4], %r2; ret;";
+    let order = |seed| {
+        run(
+            body,
+            16,
+            1,
+            17,
+            Config {
+                seed,
+                ..Config::default()
+            },
+        )
+        .0
+    };
+    assert_eq!(order(3), order(3));
+    assert!(
+        (0..8).any(|seed| order(seed) != order(3)),
+        "other seeds give other orders"
+    );
+}
