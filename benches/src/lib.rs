@@ -1,1 +1,1 @@
-//! Benchmarks of mok-rs, and the programs that they are compared with. Nothing here yet.
+//! Benchmarks of mok-rs: see `benches/`. GPU measurements are `cargo xtask bench`.
