@@ -15,6 +15,7 @@ A first hour:
   cargo xtask doctor     what this machine has, and the command that mends each lack
   cargo xtask run        build the kernels and check them against the CPU oracle
   cargo xtask test       everything that can be tested here
+  cargo xtask emu        any PTX file in the emulator, with no GPU
   cargo xtask pack       a folder to copy to a machine with a GPU and no Rust
 
 Every command brings what it needs (rust-src, ptxas) into the target folder by
@@ -104,6 +105,9 @@ pub enum Command {
     /// Run the kernels on a small shape and compare with the CPU oracle.
     #[command(disable_help_flag = true)]
     Run(Rest),
+    /// Run any PTX file in the emulator, with no GPU.
+    #[command(disable_help_flag = true)]
+    Emu(Rest),
     /// Write GPU outputs that tests without a GPU compare with.
     #[command(disable_help_flag = true)]
     Golden(Rest),
@@ -138,6 +142,7 @@ impl Command {
             Command::Pack => pack::run(),
             Command::Package { args } => kernels::package(&args),
             Command::Run(rest) => runner::forward("run", &rest.args),
+            Command::Emu(rest) => runner::forward("emu", &rest.args),
             Command::Golden(rest) => runner::forward("golden", &rest.args),
             Command::Bench(rest) => runner::forward("bench", &rest.args),
         }

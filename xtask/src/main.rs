@@ -2,7 +2,7 @@
 //!
 //! It depends on the builder only, never on the library `mok`, whose own build
 //! script builds kernels: `doctor` and `setup` work where nothing is installed.
-//! `run`, `golden` and `bench` need the library and live in `xtask-runner`.
+//! `run`, `emu`, `golden` and `bench` need the library and live in `xtask-runner`.
 
 mod bars;
 mod cli;

@@ -35,7 +35,7 @@ impl Place {
         match Place::find()? {
             Place::Checkout(workspace) => Ok(workspace),
             Place::Pack(_) => anyhow::bail!(
-                "`{command}` needs the sources: in a pack there are doctor, validate, run, test, bench and golden"
+                "`{command}` needs the sources: in a pack there are doctor, validate, run, emu, test, bench and golden"
             ),
         }
     }

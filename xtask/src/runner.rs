@@ -1,4 +1,4 @@
-//! `run`, `golden`, `bench`: they need the library, so another executable has them.
+//! `run`, `emu`, `golden`, `bench`: they need the library, so another executable has them.
 
 use std::ffi::OsString;
 use std::process::{Command, ExitCode, ExitStatus};
@@ -17,15 +17,15 @@ const VALIDATED: &str = "MOK_VALIDATED";
 
 /// Hands a command on, with its standard streams and its exit status.
 ///
-/// `run --json` owes its caller one object whatever happens: where `xtask-runner` could not be
-/// started, or ended before it had one, it comes from here.
+/// `run --json` and `emu --json` owe their caller one object whatever happens: where
+/// `xtask-runner` could not be started, or ended before it had one, it comes from here.
 pub fn forward(command: &str, args: &[OsString]) -> Result<ExitCode> {
     let outcome = hand_on(command, args);
-    if command == "run" && args.iter().any(|arg| arg == "--json") {
+    if args.iter().any(|arg| arg == "--json") && matches!(command, "run" | "emu") {
         match &outcome {
             Ok((_, status)) if status.code().is_some_and(|code| REPORTED.contains(&code)) => {}
-            Ok((_, status)) => println!("{}", not_run(&format!("xtask-runner: {status}"))),
-            Err(error) => println!("{}", not_run(&report::in_full(error.as_ref()))),
+            Ok((_, status)) => println!("{}", not_run(command, &format!("xtask-runner: {status}"))),
+            Err(error) => println!("{}", not_run(command, &report::in_full(error.as_ref()))),
         }
     }
     let (fit, status) = outcome?;
@@ -36,11 +36,18 @@ pub fn forward(command: &str, args: &[OsString]) -> Result<ExitCode> {
     })
 }
 
-/// The exit statuses with which `run` has printed its report.
+/// The exit statuses with which the runner has printed its report.
 const REPORTED: [i32; 3] = [0, 1, 2];
 
 /// The report of a run that did not come to reporting.
-fn not_run(error: &str) -> serde_json::Value {
+fn not_run(command: &str, error: &str) -> serde_json::Value {
+    if command == "emu" {
+        return json!({
+            "schema": "mok-emu/1", "passed": false, "error": error, "instructions": 0,
+            "time_ns": 0, "findings": [], "runs": [], "seeds_not_run": 0, "outputs": [],
+            "launch": null,
+        });
+    }
     json!({
         "schema": "mok-run/1", "passed": false, "backend": "none", "arch": null, "dtype": "bf16",
         "pass": "gemm", "ranks": 1, "shape": null, "checks": [], "error": error,

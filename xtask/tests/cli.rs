@@ -209,19 +209,22 @@ fn mistakes_are_explained() {
 
 #[test]
 fn a_run_that_cannot_start_is_one_object_too() {
-    let mut lost = xtask();
-    lost.env_remove("CARGO_MANIFEST_DIR")
-        .current_dir("/")
-        .args(["run", "--json"]);
-    let output = lost.output().unwrap();
-    assert!(!output.status.success());
-    let report = object(&output);
-    assert_eq!(report["passed"], false);
-    assert!(
-        report["error"]
-            .as_str()
-            .unwrap()
-            .contains("no Cargo workspace"),
-        "{report}"
-    );
+    for (command, schema) in [("run", "mok-run/1"), ("emu", "mok-emu/1")] {
+        let mut lost = xtask();
+        lost.env_remove("CARGO_MANIFEST_DIR")
+            .current_dir("/")
+            .args([command, "--json"]);
+        let output = lost.output().unwrap();
+        assert!(!output.status.success());
+        let report = object(&output);
+        assert_eq!(report["schema"], schema);
+        assert_eq!(report["passed"], false);
+        assert!(
+            report["error"]
+                .as_str()
+                .unwrap()
+                .contains("no Cargo workspace"),
+            "{report}"
+        );
+    }
 }

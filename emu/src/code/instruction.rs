@@ -1,6 +1,7 @@
 //! One instruction to its operation: which family it belongs to.
 
 use super::decode::Decoder;
+use super::isa::Family;
 use super::modifiers::Modifiers;
 use super::{Op, Scalar, Scope, Slot, asynchronous, memory, warp};
 use crate::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
@@ -16,13 +17,13 @@ pub(super) fn decode<'a>(
     let name = opcode.split('.').next().unwrap_or("");
     let operands = instruction.operands.as_slice();
     let mut parts = Modifiers::new(opcode);
-    match name {
-        "mov" => mov(decoder, instruction),
-        "ld" | "ldu" => memory::load(decoder, parts, operands),
-        "st" => memory::store(decoder, parts, operands),
-        "atom" | "red" => memory::atomic(decoder, parts, operands, name == "red"),
-        "fence" | "membar" => memory::fence(parts, operands),
-        "bra" => {
+    match Family::of(name) {
+        Some(Family::Move) => mov(decoder, instruction),
+        Some(Family::Load) => memory::load(decoder, parts, operands),
+        Some(Family::Store) => memory::store(decoder, parts, operands),
+        Some(Family::Atomic) => memory::atomic(decoder, parts, operands, name == "red"),
+        Some(Family::Fence) => memory::fence(parts, operands),
+        Some(Family::Branch) => {
             parts.take("uni");
             parts.done()?;
             let [Operand::Name(label)] = operands else {
@@ -31,7 +32,7 @@ pub(super) fn decode<'a>(
             decoder.target(0, label, instruction.line);
             Ok(Op::Branch(0))
         }
-        "brx" => {
+        Some(Family::BranchIndexed) => {
             parts.take("idx");
             parts.take("uni");
             parts.done()?;
@@ -50,27 +51,27 @@ pub(super) fn decode<'a>(
                 targets: vec![0; labels.len()],
             })
         }
-        "ret" | "exit" => {
+        Some(Family::Exit) => {
             parts.take("uni");
             parts.done()?;
             Ok(Op::Exit)
         }
-        "trap" | "brkpt" => Ok(Op::Trap),
-        "bar" | "barrier" => warp::barrier(decoder, parts, operands),
-        "shfl" => warp::shuffle(decoder, parts, operands),
-        "vote" => warp::vote(decoder, parts, operands),
-        "match" => warp::matching(decoder, parts, operands),
-        "redux" => warp::reduce(decoder, parts, operands),
-        "activemask" => Ok(Op::ActiveMask {
+        Some(Family::Trap) => Ok(Op::Trap),
+        Some(Family::Barrier) => warp::barrier(decoder, parts, operands),
+        Some(Family::Shuffle) => warp::shuffle(decoder, parts, operands),
+        Some(Family::Vote) => warp::vote(decoder, parts, operands),
+        Some(Family::Match) => warp::matching(decoder, parts, operands),
+        Some(Family::Reduce) => warp::reduce(decoder, parts, operands),
+        Some(Family::ActiveMask) => Ok(Op::ActiveMask {
             dst: decoder.register(one(operands)?)?.0,
         }),
-        "elect" => warp::elect(decoder, operands),
-        "mma" | "ldmatrix" | "stmatrix" | "movmatrix" => warp::matrix(decoder, opcode, operands),
-        "wgmma" => asynchronous::wgmma(decoder, opcode, operands),
-        "mbarrier" => asynchronous::mbarrier(decoder, parts, operands),
-        "cp" => asynchronous::copy(decoder, parts, operands),
-        "nanosleep" => Ok(Op::Nanosleep(decoder.source(one(operands)?, 0)?)),
-        "cvta" => {
+        Some(Family::Elect) => warp::elect(decoder, operands),
+        Some(Family::Matrix) => warp::matrix(decoder, opcode, operands),
+        Some(Family::Wgmma) => asynchronous::wgmma(decoder, opcode, operands),
+        Some(Family::Mbarrier) => asynchronous::mbarrier(decoder, parts, operands),
+        Some(Family::Copy) => asynchronous::copy(decoder, parts, operands),
+        Some(Family::Nanosleep) => Ok(Op::Nanosleep(decoder.source(one(operands)?, 0)?)),
+        Some(Family::Window) => {
             let to = !parts.take("to");
             // `.to.space` is towards the space, without it towards generic.
             let space = parts.space();
@@ -92,7 +93,7 @@ pub(super) fn decode<'a>(
                 to,
             })
         }
-        "isspacep" => {
+        Some(Family::IsSpace) => {
             let space = parts.space();
             parts.done()?;
             let [dst, src] = operands else {
@@ -104,7 +105,7 @@ pub(super) fn decode<'a>(
                 space,
             })
         }
-        "mapa" => {
+        Some(Family::MapAddress) => {
             let generic = parts.space() == Space::Generic;
             parts.element()?;
             parts.done()?;
@@ -119,7 +120,7 @@ pub(super) fn decode<'a>(
                 generic,
             })
         }
-        "getctarank" => {
+        Some(Family::BlockRank) => {
             let generic = parts.space() == Space::Generic;
             parts.element()?;
             parts.done()?;
@@ -132,7 +133,7 @@ pub(super) fn decode<'a>(
                 generic,
             })
         }
-        "setmaxnreg" => {
+        Some(Family::SetMaxRegisters) => {
             let increase = parts.take("inc");
             parts.take("dec");
             if !(parts.take("sync") && parts.take("aligned") && parts.take("u32")) {
@@ -149,10 +150,8 @@ pub(super) fn decode<'a>(
                 _ => Err("the count is a multiple of 8 from 24 to 256".into()),
             }
         }
-        "griddepcontrol" | "prefetch" | "prefetchu" | "applypriority" | "discard" => {
-            Ok(Op::Nothing)
-        }
-        "createpolicy" => {
+        Some(Family::Hint) => Ok(Op::Nothing),
+        Some(Family::CachePolicy) => {
             let (dst, _) = decoder.register(operands.first().ok_or("it takes a destination")?)?;
             let zero = decoder.constant(0);
             Ok(Op::Pack {
@@ -161,9 +160,9 @@ pub(super) fn decode<'a>(
                 bits: 64,
             })
         }
-        "tcgen05" => Err("Blackwell's tensor memory is not emulated yet".into()),
-        "call" => Err("calls of device functions are not emulated yet".into()),
-        _ => scalar(decoder, opcode, operands),
+        None if name == "tcgen05" => Err("Blackwell's tensor memory is not emulated yet".into()),
+        None if name == "call" => Err("calls of device functions are not emulated yet".into()),
+        None => scalar(decoder, opcode, operands),
     }
 }
 
@@ -236,7 +235,9 @@ fn mov<'a>(decoder: &mut Decoder<'a>, instruction: &'a Instruction) -> Result<Op
         return Err("it takes two operands".into());
     };
     let ty = instruction.opcode.split('.').nth(1).unwrap_or("");
-    let bits = 8 * crate::ptx::type_bytes(ty).ok_or("no type")?;
+    let bytes = crate::ptx::type_bytes(ty).ok_or("no type")?;
+    memory::wide(bytes)?;
+    let bits = 8 * bytes;
     match (dst, src) {
         (Operand::Vector(parts), src) => {
             let parts = parts

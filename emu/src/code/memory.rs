@@ -14,6 +14,14 @@ fn elements(operand: &Operand) -> &[Operand] {
     }
 }
 
+/// Registers hold 64 bits.
+pub(super) fn wide(bytes: u32) -> Result<(), String> {
+    match bytes <= 8 {
+        true => Ok(()),
+        false => Err("128-bit registers are not emulated yet".into()),
+    }
+}
+
 pub(super) fn load(
     decoder: &mut Decoder<'_>,
     mut parts: Modifiers<'_>,
@@ -25,6 +33,7 @@ pub(super) fn load(
     let space = parts.space();
     let count = parts.vector();
     let (bytes, signed) = parts.element()?;
+    wide(bytes)?;
     parts.take("unified");
     parts.done()?;
     let (dst, address) = match operands {
@@ -71,6 +80,7 @@ pub(super) fn store(
     let space = parts.space();
     let count = parts.vector();
     let (bytes, _) = parts.element()?;
+    wide(bytes)?;
     parts.done()?;
     let (address, src) = match operands {
         [address, src] => (address, src),

@@ -7,12 +7,14 @@
 mod asynchronous;
 mod decode;
 mod instruction;
+mod isa;
 mod memory;
 mod modifiers;
 mod operations;
 mod warp;
 
 pub use decode::{LoadError, decode};
+pub use isa::{IsaRow, isa};
 pub use operations::*;
 
 use crate::ptx::ast::Directives;

@@ -33,8 +33,12 @@ pub(crate) struct Usage {
     blocks: u32,
 }
 
+/// The most local memory of a thread, as on sm_90.
+const MOST_LOCAL: u32 = 512 << 10;
+
 fn volume(of: [u32; 3]) -> u64 {
-    of.iter().map(|&n| u64::from(n)).product()
+    of.iter()
+        .fold(1, |product: u64, &n| product.saturating_mul(n.into()))
 }
 
 fn place(number: u64, extent: [u32; 3]) -> [u32; 3] {
@@ -144,6 +148,19 @@ impl Machine {
                 self.config.shared_per_block
             ));
         }
+        if entry.local_bytes > MOST_LOCAL {
+            return Err(format!(
+                "{} bytes of local memory a thread are over {MOST_LOCAL}",
+                entry.local_bytes
+            ));
+        }
+        let open = self.config.sms.saturating_sub(self.config.held_sms).max(1);
+        let room = u64::from(open) * self.blocks_in_an_sm(launch);
+        if room < per_cluster {
+            return Err(format!(
+                "a cluster of {per_cluster} blocks runs side by side, but {open} SMs have room for {room}"
+            ));
+        }
         if launch.params.len() != entry.param_bytes as usize {
             return Err(format!(
                 "{} bytes of parameters, but the kernel has {}",
@@ -152,6 +169,16 @@ impl Machine {
             ));
         }
         Ok(())
+    }
+
+    /// How many blocks of a launch an empty SM has room for.
+    fn blocks_in_an_sm(&self, launch: &Launch) -> u64 {
+        let shared = u64::from(launch.entry.dynamic_shared) + u64::from(launch.dynamic_shared);
+        let by_shared = u64::from(self.config.shared_per_sm) / shared.max(1);
+        let by_threads = u64::from(self.config.threads_per_sm) / volume(launch.block).max(1);
+        by_shared
+            .min(by_threads)
+            .min(self.config.blocks_per_sm.into())
     }
 
     /// Starts as many clusters as there is room for. Launches of a GPU run one after the other.

@@ -242,6 +242,8 @@ pub struct Machine {
     /// Counts whatever another thread could see.
     pub(crate) progress: u64,
     pub(crate) clock_reads: u64,
+    /// How often time has jumped since a turn last made progress.
+    pub(crate) jumps: u32,
     pub(crate) usage: Vec<Vec<blocks::Usage>>,
     pub(crate) findings: Vec<Finding>,
     pub(crate) suppressed: u64,
@@ -269,6 +271,7 @@ impl Machine {
             events: events::Queue::default(),
             progress: 0,
             clock_reads: 0,
+            jumps: 0,
             usage: vec![vec![blocks::Usage::default(); config.sms.max(1) as usize]; gpus],
             findings: Vec::new(),
             suppressed: 0,

@@ -36,11 +36,10 @@ impl Machine {
 
     /// Runs at most so many turns.
     pub fn run_turns(&mut self, turns: u64) -> Outcome {
-        let mut jumps = 0;
         for _ in 0..turns {
             self.start_blocks();
             if self.ready.is_empty() {
-                if !self.unblock(&mut jumps) {
+                if !self.unblock() {
                     return self.idle();
                 }
                 continue;
@@ -52,14 +51,14 @@ impl Machine {
                 );
                 return self.stop(FindingKind::Limit, &message);
             }
-            if self.all_polling() && !self.unblock(&mut jumps) {
+            if self.all_polling() && !self.unblock() {
                 return self.idle();
             }
             let Some(id) = self.choose() else { continue };
             let before = self.progress;
             self.turn(id);
             if self.progress != before {
-                jumps = 0;
+                self.jumps = 0;
             }
             self.complete_due();
         }
@@ -214,7 +213,7 @@ impl Machine {
 
     /// Lets something happen while nothing runs: the next event, or time passing for those who
     /// wait with a time limit. False if nothing can.
-    fn unblock(&mut self, jumps: &mut u32) -> bool {
+    fn unblock(&mut self) -> bool {
         if !self.events.is_empty() {
             self.complete_next();
             return true;
@@ -240,17 +239,22 @@ impl Machine {
         if !woken && self.ready.is_empty() {
             return false;
         }
-        *jumps += 1;
+        self.jumps += 1;
         let clocks = std::mem::take(&mut self.clock_reads);
-        if *jumps > MOST_JUMPS || (*jumps > 3 && clocks == 0) {
+        if self.jumps > MOST_JUMPS || (self.jumps > 3 && clocks == 0) {
             return false;
         }
         // A microsecond at first, hours in the end.
-        self.time = self.time.saturating_add(1000 << (*jumps).min(40));
+        self.time = self.time.saturating_add(1000 << self.jumps.min(40));
         for warp in self.warps.iter_mut().flatten() {
             warp.polls = (self.progress, 0);
         }
         true
+    }
+
+    /// Ends all launches with a finding that says where each warp is: for callers whose time is up.
+    pub fn interrupt(&mut self, reason: &str) -> Outcome {
+        self.stop(FindingKind::Limit, reason)
     }
 
     /// Nothing can run: either all is done, or it never will be.
@@ -288,7 +292,10 @@ impl Machine {
                         "block ({x}, {y}, {z}) warp {} threads {:#010x} at line {line} {}",
                         warp.number,
                         fragment.mask,
-                        self.describe(fragment.wait)
+                        match (fragment.wait, kind) {
+                            (Wait::Ready, FindingKind::Limit) => "runs".into(),
+                            (wait, _) => self.describe(wait),
+                        }
                     ));
                 }
             }
@@ -334,6 +341,7 @@ impl Machine {
 
     /// Drops everything that was launched.
     fn abandon(&mut self) {
+        self.jumps = 0;
         self.grids.clear();
         self.blocks.clear();
         self.warps.clear();

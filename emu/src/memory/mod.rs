@@ -68,12 +68,13 @@ impl Memory {
             .and_then(|end| end.checked_next_multiple_of(ALIGN))
             .filter(|&end| end < SHARED_WINDOW)
             .ok_or_else(|| fault("more than the address space holds"))?;
-        let mut data = Vec::new();
         let len =
             usize::try_from(bytes).map_err(|_| fault("more than this machine can address"))?;
-        data.try_reserve_exact(len)
+        // Asked for twice: `try_reserve` can refuse, `vec!` leaves pages untouched until used.
+        Vec::<u8>::new()
+            .try_reserve_exact(len)
             .map_err(|_| fault("more than this machine has memory for"))?;
-        data.resize(len, 0);
+        let data = vec![0; len];
         self.regions.insert(
             address,
             Region {

@@ -1,7 +1,9 @@
-//! `run`, `golden` and `bench`: the commands of `cargo xtask` that need the library.
+//! `run`, `emu`, `golden` and `bench`: the commands of `cargo xtask` that need the library or
+//! the emulator.
 
 mod backend;
 mod bench;
+mod emu;
 mod golden;
 mod host_checks;
 #[path = "../../src/pipes.rs"]
@@ -29,6 +31,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
+    Emu(Box<emu::Args>),
     Golden(golden::Args),
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -40,14 +43,19 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             // Help is no error, and goes to standard output.
-            if error.use_stderr() && run::wants_json(env::args_os().skip(1)) {
-                run::print_usage_error(&error);
+            if error.use_stderr() && env::args_os().any(|arg| arg == "--json") {
+                match env::args_os().nth(1) {
+                    Some(command) if command == "run" => run::print_usage_error(&error),
+                    Some(command) if command == "emu" => emu::print_usage_error(&error),
+                    _ => {}
+                }
             }
             error.exit()
         }
     };
     let result = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Emu(args) => emu::run(&args),
         Command::Golden(args) => golden::run(&args),
         Command::Bench(bench) => bench::run(&bench),
     };

@@ -1,7 +1,6 @@
 //! `run`: the three products against the oracle.
 
 use std::env;
-use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
@@ -95,11 +94,6 @@ pub fn forms_and_sinks() -> impl Iterator<Item = (Form, Sink)> {
             .filter(move |&sink| form == Form::Wgrad || sink == Sink::Bf16)
             .map(move |sink| (form, sink))
     })
-}
-
-/// Whether these arguments ask for `run --json`, be they right or wrong.
-pub fn wants_json(mut args: impl Iterator<Item = OsString>) -> bool {
-    args.next().is_some_and(|command| command == "run") && args.any(|arg| arg == "--json")
 }
 
 /// The object of a run whose arguments are wrong, so that its shape isn't known.

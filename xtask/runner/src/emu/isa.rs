@@ -1,0 +1,121 @@
+//! `--isa`: what loads, from the tables that the decoders read.
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// A line of the table.
+#[derive(Serialize)]
+struct Row {
+    group: &'static str,
+    name: String,
+    types: String,
+    /// Operands such as it takes, where a name does not say them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operands: Option<&'static str>,
+    /// The lowest `sm_` that has it, where that is later than Hopper.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<u16>,
+}
+
+/// `.a`, `.(a|b)`, and in braces what may be left out.
+fn part(alternatives: &[&str], optional: bool) -> String {
+    let joined = match alternatives {
+        [one] => format!(".{one}"),
+        several => format!(".({})", several.join("|")),
+    };
+    if optional {
+        format!("{{{joined}}}")
+    } else {
+        joined
+    }
+}
+
+fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for row in mok_emu::scalar::isa() {
+        let modifiers: String = row
+            .modifiers
+            .iter()
+            .map(|(names, optional)| part(names, *optional))
+            .collect();
+        let types: Vec<String> = row
+            .types
+            .iter()
+            .map(|types| {
+                let names: Vec<&str> = types.iter().map(|ty| ty.name()).collect();
+                names.join("|")
+            })
+            .collect();
+        rows.push(Row {
+            group: "scalar",
+            name: format!("{}{modifiers}", row.opcode),
+            types: types.join(" . "),
+            operands: None,
+            from: (row.arch > 90).then_some(row.arch),
+        });
+    }
+    for mut row in mok_emu::code::isa() {
+        let is_type = |names: &[&str]| {
+            names
+                .iter()
+                .all(|name| mok_emu::ptx::type_bytes(name).is_some())
+        };
+        let types = match row.parts.last() {
+            Some((names, false)) if is_type(names) => {
+                let names = names.join("|");
+                row.parts.pop();
+                names
+            }
+            _ => String::new(),
+        };
+        let parts: String = row
+            .parts
+            .iter()
+            .map(|(names, optional)| part(names, *optional))
+            .collect();
+        rows.push(Row {
+            group: "machine",
+            name: format!("{}{parts}", row.opcode),
+            types,
+            operands: Some(row.operands).filter(|operands| !operands.is_empty()),
+            from: None,
+        });
+    }
+    rows.extend(mok_emu::tensor::isa().into_iter().map(|(name, types)| Row {
+        group: "tensor",
+        name,
+        types,
+        operands: None,
+        from: None,
+    }));
+    rows
+}
+
+/// Prints the table, one line an instruction.
+pub fn print(json: bool) -> Result<()> {
+    let rows = rows();
+    if json {
+        let object = serde_json::json!({"schema": "mok-emu-isa/1", "instructions": rows});
+        println!("{object}");
+        return Ok(());
+    }
+    println!(
+        "Instructions that the emulator executes: .(a|b) one of these, {{.a}} may be left out.\n\
+         Behind the name: the types, in its order; operands such as it takes, where $ is a register\n\
+         or a vector of them. Cache hints are taken and ignored."
+    );
+    let mut group = "";
+    for row in &rows {
+        if row.group != group {
+            group = row.group;
+            println!("\n{group}");
+        }
+        let from = row
+            .from
+            .map_or(String::new(), |from| format!("  (sm_{from})"));
+        let operands = row.operands.unwrap_or_default();
+        let line = format!("  {:58}  {}{from}  {operands}", row.name, row.types);
+        println!("{}", line.trim_end());
+    }
+    Ok(())
+}
