@@ -1,6 +1,7 @@
 //! Read-modify-write.
 
 use super::{Step, lanes, low_bits};
+use crate::check::Use;
 use crate::code::{Atomic, AtomicOp, Number};
 use crate::machine::{Machine, Warp};
 use crate::memory::value_of;
@@ -164,6 +165,7 @@ impl Machine {
                     if after != before {
                         self.progress += 1;
                     }
+                    self.check_access(lane, place, bytes, Use::Change, atomic.order);
                     self.write_place(place, &after[..bytes], None)
                 });
             if let Err(message) = done {

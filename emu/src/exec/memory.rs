@@ -1,6 +1,7 @@
 //! Loads and stores, and where an address leads.
 
 use super::{Step, lanes, low_bits};
+use crate::check::Use;
 use crate::code::{Access, Address};
 use crate::machine::{Machine, Place, Warp};
 use crate::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, value_of, window};
@@ -140,8 +141,13 @@ impl Machine {
                                     &warp.local[Self::local(warp, lane, offset, bytes)?],
                                 );
                             }
-                            target => all[..bytes]
-                                .copy_from_slice(self.bytes_of(warp, lane, target, bytes)?),
+                            target => {
+                                all[..bytes]
+                                    .copy_from_slice(self.bytes_of(warp, lane, target, bytes)?);
+                                if let Target::Place(place) = target {
+                                    self.check_access(lane, place, bytes, Use::Read, access.order);
+                                }
+                            }
                         }
                         Ok(all)
                     });
@@ -215,6 +221,7 @@ impl Machine {
                     Target::Place(place) => {
                         // Checks the range first: what a store says is about stores.
                         self.bytes_of(warp, lane, target, bytes)?;
+                        self.check_access(lane, place, bytes, Use::Write, access.order);
                         self.write_place(place, &all[..bytes], None)
                     }
                 });

@@ -64,6 +64,7 @@ impl Machine {
             warp.fragments[at].pc += 1;
             return Step::Next;
         }
+        self.check_enter(warp, pc, mask);
         match &instruction.op {
             Op::Branch(target) => {
                 if active == mask {
@@ -377,7 +378,10 @@ impl Machine {
                 false => Step::Blocked,
             },
             Op::Nothing => Step::Next,
-            Op::Fence(_) => Step::Next,
+            Op::Fence(fence) => {
+                self.check_fence(*fence, active);
+                Step::Next
+            }
             Op::BlockBarrier { .. }
             | Op::WarpBarrier { .. }
             | Op::ClusterBarrier { .. }

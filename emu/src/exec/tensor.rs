@@ -1,7 +1,8 @@
 //! Tensor-core products and matrix fragments.
 
 use super::{Step, lanes};
-use crate::code::{Op, WgmmaCall};
+use crate::check::Use;
+use crate::code::{Op, Order, WgmmaCall};
 use crate::machine::{Machine, Warp};
 use crate::report::FindingKind;
 use crate::tensor::matrix::transpose;
@@ -36,7 +37,7 @@ impl Machine {
             self.report(warp, pc, None, FindingKind::Divergent, message);
         }
         match op {
-            Op::WgmmaFence => {}
+            Op::WgmmaFence => self.check_groups(op, active),
             Op::Wgmma(call) => {
                 let issued = IssuedWgmma {
                     pc,
@@ -55,13 +56,16 @@ impl Machine {
                         ..call.modifiers
                     },
                 };
+                self.check_product(call, issued.descriptor_a, issued.descriptor_b, issued.modifiers);
                 warp.wgmma_open.push(issued);
             }
             Op::WgmmaCommit => {
+                self.check_groups(op, active);
                 let open = std::mem::take(&mut warp.wgmma_open);
                 warp.wgmma.push_back(open);
             }
             Op::WgmmaWait { pending } => {
+                self.check_groups(op, active);
                 while warp.wgmma.len() > *pending as usize {
                     let group = warp.wgmma.pop_front().unwrap_or_default();
                     for issued in group {
@@ -96,6 +100,9 @@ impl Machine {
                                 let target = self.target(warp, address.space, at)?;
                                 let mut row = [0u8; 16];
                                 row.copy_from_slice(self.bytes_of(warp, lane, target, 16)?);
+                                if let Target::Place(place) = target {
+                                    self.check_access(lane, place, 16, Use::Read, Order::default());
+                                }
                                 Ok(row)
                             })
                             .collect::<Result<Vec<_>, String>>()
@@ -124,7 +131,10 @@ impl Machine {
                             let stored = self.target(warp, address.space, at).and_then(|target| {
                                 self.bytes_of(warp, lane, target, 16)?;
                                 match target {
-                                    Target::Place(place) => self.write_place(place, &row, None),
+                                    Target::Place(place) => {
+                                        self.check_access(lane, place, 16, Use::Write, Order::default());
+                                        self.write_place(place, &row, None)
+                                    }
                                     _ => Err("no shared memory".into()),
                                 }
                             });

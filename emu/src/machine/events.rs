@@ -353,7 +353,11 @@ impl Machine {
             return self.find_issued(issuer, FindingKind::Mbarrier, message);
         };
         let counted = bar.count_bytes(-i64::from(bytes));
-        bar.settle();
+        let phase = bar.settle().then_some(bar.phase);
+        self.checked(|check| check.delivered(block, offset));
+        if let Some(phase) = phase {
+            self.check_settled_bar((block, offset), phase);
+        }
         if let Err(message) = counted {
             self.find_issued(issuer, FindingKind::Mbarrier, message);
         }

@@ -119,6 +119,7 @@ impl Machine {
         }
         self.time += ran.max(1);
         if warp.live == 0 {
+            self.check_end_warp(&warp);
             let block = warp.block;
             self.end_warp(block);
             return;
@@ -256,6 +257,7 @@ impl Machine {
     /// Nothing can run: either all is done, or it never will be.
     fn idle(&mut self) -> Outcome {
         if self.grids.iter().all(Option::is_none) {
+            self.check_idle();
             return Outcome::Done;
         }
         self.stop(FindingKind::Deadlock, "nothing can run any more")
@@ -334,6 +336,7 @@ impl Machine {
 
     /// Drops everything that was launched.
     fn abandon(&mut self) {
+        self.check_idle();
         self.grids.clear();
         self.blocks.clear();
         self.warps.clear();
