@@ -97,6 +97,7 @@ impl Machine {
         // A whole warp counts as 32, also with fewer threads.
         barrier.arrived += 32;
         barrier.needed = needed;
+        barrier.all = threads.is_none();
         barrier.count += counted;
         if !fits {
             let message = format!(
@@ -151,7 +152,10 @@ impl Machine {
         let live = self.block(block).live;
         let mut any = 0u32;
         for (id, barrier) in self.block_mut(block).named.iter_mut().enumerate() {
-            let needed = barrier.needed.min(32 * live.max(1));
+            let needed = match barrier.all {
+                true => barrier.needed.min(32 * live.max(1)),
+                false => barrier.needed,
+            };
             if barrier.arrived > 0 && barrier.arrived >= needed {
                 barrier.phase += 1;
                 barrier.result = barrier.count;
