@@ -121,27 +121,40 @@ impl Check {
         let (agent, clock) = (info.products(), state.products.0 + 1);
         let done = state.products.1;
         let line = super::line_of(&info.entry, pc);
-        let (block, registers) = (info.domain.block, if call.a_registers { &call.a[..] } else { &[] });
+        let (block, registers) = (
+            info.domain.block,
+            if call.a_registers { &call.a[..] } else { &[] },
+        );
         if let Some(message) = state.flight.issue(&call.d, registers, clock, line, done) {
             self.report(FindingKind::InFlight, None, 0, message);
         }
         let chunks = RefCell::new(Vec::new());
-        let masks = [[0; 4]; 128];
+        let masks = self.operand_marks(call);
         let operand = if call.a_registers {
             OperandA::Regs(&masks)
         } else {
             OperandA::Desc(a)
         };
         // What is wrong with a descriptor is found when it is executed.
-        let _ = call.op.marks(
+        let written = self.written.get(block);
+        let marks = call.op.marks(
             |address| {
                 chunks.borrow_mut().push(address);
-                0
+                let at = address as usize;
+                match written {
+                    Some(written) if !written.all(at, 16) => (0..16)
+                        .filter(|byte| !written.all(at + byte, 1))
+                        .fold(0, |mask, byte| mask | 1 << byte),
+                    _ => 0,
+                }
             },
             operand,
             b,
             modifiers,
         );
+        if let Ok(marks) = marks {
+            self.carry_product(call, &marks, modifiers.scale_d);
+        }
         let record = self.asynchronous(agent, clock, false);
         let mut chunks = chunks.into_inner();
         chunks.sort_unstable();
@@ -154,7 +167,13 @@ impl Check {
                 end = next.saturating_add(16);
                 left = rest;
             }
-            self.touch(0, record, Place::Shared(block, start), end - start, Use::Read);
+            self.touch(
+                0,
+                record,
+                Place::Shared(block, start),
+                end - start,
+                Use::Read,
+            );
         }
     }
 

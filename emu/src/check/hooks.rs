@@ -21,7 +21,10 @@ impl Machine {
 
     #[cold]
     fn take_checked(&mut self) {
-        let found = self.check.as_mut().map(|check| std::mem::take(&mut check.found));
+        let found = self
+            .check
+            .as_mut()
+            .map(|check| std::mem::take(&mut check.found));
         for finding in found.unwrap_or_default() {
             self.find(finding);
         }
@@ -44,7 +47,13 @@ impl Machine {
     }
 
     /// The number of a new warp.
-    pub(crate) fn check_start(&mut self, launch: &Launch, block: usize, number: u32, live: u32) -> u32 {
+    pub(crate) fn check_start(
+        &mut self,
+        launch: &Launch,
+        block: usize,
+        number: u32,
+        live: u32,
+    ) -> u32 {
         let Some(at) = self.blocks[block].as_ref() else {
             return 0;
         };
@@ -85,8 +94,11 @@ impl Machine {
     }
 
     #[inline]
-    pub(crate) fn check_enter(&mut self, warp: &Warp, pc: u32, mask: u32) {
-        self.checked(|check| check.enter(warp.checked, pc, mask, warp.live));
+    pub(crate) fn check_enter(&mut self, warp: &Warp, pc: u32, mask: u32, active: u32) {
+        self.checked(|check| {
+            check.enter(warp.checked, pc, mask, active, warp.live);
+            check.carry(warp, &warp.entry.code[pc as usize], active);
+        });
     }
 
     #[inline]
@@ -132,7 +144,14 @@ impl Machine {
     }
 
     pub(crate) fn check_grouped(&mut self, lane: u32, pieces: &[Piece], group: u64, reduces: bool) {
+        if self.check.is_none() {
+            return;
+        }
         self.checked(|check| check.grouped(lane, pieces, group, reduces));
+        let unwritten = |piece: &Piece| !self.all_written(piece.from, piece.bytes as usize);
+        if pieces.iter().any(unwritten) {
+            self.checked(|check| check.unwritten(lane, "stored to device memory in bulk"));
+        }
     }
 
     /// Threads wait for their bulk groups.

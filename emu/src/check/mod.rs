@@ -20,6 +20,7 @@ mod shadow;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod unwritten;
 mod warps;
 
 use std::collections::{HashMap, HashSet};
@@ -32,6 +33,7 @@ use clock::Agent;
 use registers::Plan;
 pub(crate) use shadow::Use;
 use shadow::{Cell, Conflict, Fault, Judge, MOST_RECORDS, Pages, Record, Sets, id};
+pub(crate) use unwritten::Written;
 use warps::{AGENTS, Launches, WarpInfo, WarpState};
 
 /// The instruction that is being executed.
@@ -55,6 +57,8 @@ pub(crate) struct Check {
     /// By block.
     shared: Vec<Vec<Cell>>,
     global: Pages,
+    /// Bytes of shared memory that were written, by block.
+    written: Vec<Written>,
     sync: sync::Sync,
     /// Agents of a thread's bulk groups: their reads and their writes.
     bulk: HashMap<(u32, u32), (Agent, Agent)>,
@@ -107,9 +111,11 @@ impl Check {
         let block = info.domain.block;
         if self.shared.len() <= block {
             self.shared.resize(block + 1, Vec::new());
+            self.written.resize(block + 1, Written::default());
         }
         if self.shared[block].is_empty() {
             self.shared[block] = vec![Cell::default(); shared.div_ceil(4)];
+            self.written[block] = Written::new(shared);
         }
         self.states
             .push(Some(WarpState::new(info.first, live, plan)));
@@ -128,8 +134,11 @@ impl Check {
     }
 
     /// An instruction begins.
-    fn enter(&mut self, warp: u32, pc: u32, mask: u32, live: u32) {
+    fn enter(&mut self, warp: u32, pc: u32, mask: u32, active: u32, live: u32) {
         self.now = Now { warp, pc };
+        if active == 0 {
+            return;
+        }
         let Some((state, info)) = self.running() else {
             return;
         };
@@ -246,7 +255,9 @@ impl Check {
                 _ => global.cell(word),
             };
             if let Some(cell) = cell {
-                fault = fault.or(judge.access(sets, cell, mask, what).map(|fault| (fault, at)));
+                fault = fault.or(judge
+                    .access(sets, cell, mask, what)
+                    .map(|fault| (fault, at)));
             }
             at = next;
         }
@@ -289,15 +300,21 @@ impl Check {
         let (kind, message) = match (fault.conflict, with.proxy) {
             (Conflict::Proxy, _) => (
                 FindingKind::Proxy,
-                format!("{verb} {place} after an ordinary write of {who}, with no fence.proxy.async between"),
+                format!(
+                    "{verb} {place} after an ordinary write of {who}, with no fence.proxy.async between"
+                ),
             ),
             (Conflict::Race, true) if fault.wrote && what == Use::Read => (
                 FindingKind::Proxy,
-                format!("{verb} {place} before it observed the completion of the asynchronous write of {who}"),
+                format!(
+                    "{verb} {place} before it observed the completion of the asynchronous write of {who}"
+                ),
             ),
             (Conflict::Race, true) => (
                 FindingKind::Race,
-                format!("{verb} {place}, and the asynchronous {did} of {who} is not known to be complete"),
+                format!(
+                    "{verb} {place}, and the asynchronous {did} of {who} is not known to be complete"
+                ),
             ),
             (Conflict::Race, false) => (
                 FindingKind::Race,
@@ -343,6 +360,7 @@ impl Check {
     fn end_block(&mut self, block: usize) {
         if let Some(cells) = self.shared.get_mut(block) {
             *cells = Vec::new();
+            self.written[block] = Written::default();
         }
         self.sync.end_block(block);
     }

@@ -1,8 +1,6 @@
 //! Registers: which ones an instruction touches, and which ones products in flight hold.
 
-use crate::code::{
-    Address, Bulk, Entry, Instruction, MbarrierOp, Op, Slot, TensorKind,
-};
+use crate::code::{Address, Bulk, Entry, Instruction, MbarrierOp, Op, Slot, TensorKind};
 
 /// What the checker does at an instruction.
 #[derive(Clone, Debug, Default)]
@@ -313,7 +311,11 @@ pub(super) struct Flight {
 
 impl Flight {
     pub fn new(plan: &Plan) -> Flight {
-        let slots = if plan.products { plan.slots as usize } else { 0 };
+        let slots = if plan.products {
+            plan.slots as usize
+        } else {
+            0
+        };
         Flight {
             sums: vec![(0, 0); slots],
             operands: vec![(0, 0); slots],
@@ -346,7 +348,14 @@ impl Flight {
     }
 
     /// A product is issued.
-    pub fn issue(&mut self, d: &[Slot], a: &[Slot], clock: u32, line: u32, done: u32) -> Option<String> {
+    pub fn issue(
+        &mut self,
+        d: &[Slot],
+        a: &[Slot],
+        clock: u32,
+        line: u32,
+        done: u32,
+    ) -> Option<String> {
         let unfenced = |&&slot: &&Slot| self.touched[slot as usize] > self.fences;
         let mut found = None;
         if self.fences == 0 {

@@ -237,7 +237,8 @@ impl Judge<'_> {
             }
             let record = self.records[(read >> 5) as usize];
             // A strong read says less than a weak one.
-            let says_as_much = record.strong == self.record.strong && record.proxy == self.record.proxy;
+            let says_as_much =
+                record.strong == self.record.strong && record.proxy == self.record.proxy;
             if !(covered && says_as_much && self.ordered(&record)) {
                 ids.push(read);
             }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::Check;
 use super::clock::{Agent, Clock, Known, Released};
 use super::shadow::Use;
-use super::Check;
 use crate::code::{Fence, Order, Scope};
 use crate::machine::Place;
 use crate::report::FindingKind;
@@ -376,4 +376,3 @@ impl Check {
         }
     }
 }
-

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::clock::{Agent, Domain, Known, Released};
 use super::registers::{Flight, Plan};
+use super::unwritten::Taint;
 use crate::code::{Entry, Scope};
 
 /// What reports say about a warp, and what orders it.
@@ -117,6 +118,7 @@ pub(super) struct WarpState {
     pub copies: u32,
     pub plan: Arc<Plan>,
     pub flight: Flight,
+    pub taint: Taint,
 }
 
 impl WarpState {
@@ -137,6 +139,7 @@ impl WarpState {
             products: (0, 0),
             copies: 0,
             flight: Flight::new(&plan),
+            taint: Taint::default(),
             plan,
         }
     }

@@ -166,6 +166,10 @@ impl Machine {
                         self.progress += 1;
                     }
                     self.check_access(lane, place, bytes, Use::Change, atomic.order);
+                    self.check_loaded(lane, place, size, &atomic.dst);
+                    if atomic.op != AtomicOp::Exch && !self.all_written(place, bytes) {
+                        self.checked(|check| check.unwritten(lane as u32, "changed"));
+                    }
                     self.write_place(place, &after[..bytes], None)
                 });
             if let Err(message) = done {

@@ -89,13 +89,13 @@ impl Machine {
                         Ok((to, from)) => {
                             self.checked(|check| check.small(lane as u32, to, from, *bytes, real));
                             warp.copies.push(SmallCopy {
-                            lane: lane as u32,
-                            to,
-                            from,
-                            bytes: *bytes,
-                            real,
-                            pc,
-                        })
+                                lane: lane as u32,
+                                to,
+                                from,
+                                bytes: *bytes,
+                                real,
+                                pc,
+                            })
                         }
                         Err(message) => self.report(
                             warp,
@@ -175,7 +175,9 @@ impl Machine {
         for copy in copies {
             let done = self.read_place(copy.from, copy.real).and_then(|mut bytes| {
                 bytes.resize(copy.bytes as usize, 0);
-                self.write_place(copy.to, &bytes, None)
+                self.write_place(copy.to, &bytes, None)?;
+                self.carry_copy(copy.from, copy.to, copy.real as usize);
+                Ok(())
             });
             if let Err(message) = done {
                 self.report(

@@ -60,11 +60,11 @@ impl Machine {
         let instruction = &entry.code[pc as usize];
         let active = guarded(warp, instruction.guard, mask);
         self.instructions += u64::from(mask.count_ones());
+        self.check_enter(warp, pc, mask, active);
         if active == 0 {
             warp.fragments[at].pc += 1;
             return Step::Next;
         }
-        self.check_enter(warp, pc, mask);
         match &instruction.op {
             Op::Branch(target) => {
                 if active == mask {

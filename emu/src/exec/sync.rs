@@ -170,13 +170,7 @@ impl Machine {
         }
     }
 
-    fn cluster_barrier(
-        &mut self,
-        warp: &mut Warp,
-        at: usize,
-        wait: bool,
-        relaxed: bool,
-    ) -> Step {
+    fn cluster_barrier(&mut self, warp: &mut Warp, at: usize, wait: bool, relaxed: bool) -> Step {
         if !self.whole_warp(warp, at) {
             return Step::Blocked;
         }
@@ -259,7 +253,11 @@ impl Machine {
                     }
                 }
                 Err(message) => {
-                    self.report(warp, pc, Some(lane as u32), FindingKind::Mbarrier, message)
+                    self.report(warp, pc, Some(lane as u32), FindingKind::Mbarrier, message);
+                    // A loop around it would never end.
+                    if matches!(call.op, MbarrierOp::Wait { .. }) {
+                        step = Step::Poll;
+                    }
                 }
             }
         }

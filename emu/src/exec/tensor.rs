@@ -56,7 +56,12 @@ impl Machine {
                         ..call.modifiers
                     },
                 };
-                self.check_product(call, issued.descriptor_a, issued.descriptor_b, issued.modifiers);
+                self.check_product(
+                    call,
+                    issued.descriptor_a,
+                    issued.descriptor_b,
+                    issued.modifiers,
+                );
                 warp.wgmma_open.push(issued);
             }
             Op::WgmmaCommit => {
@@ -91,6 +96,7 @@ impl Machine {
             }
             Op::LoadMatrix { op, dst, address } => {
                 let addresses = std::array::from_fn(|lane| Self::address_of(warp, address, lane));
+                let mut places = Vec::new();
                 let rows = op
                     .rows(&addresses)
                     .map_err(|message| (FindingKind::Misaligned, message))
@@ -102,6 +108,7 @@ impl Machine {
                                 row.copy_from_slice(self.bytes_of(warp, lane, target, 16)?);
                                 if let Target::Place(place) = target {
                                     self.check_access(lane, place, 16, Use::Read, Order::default());
+                                    places.push(place);
                                 }
                                 Ok(row)
                             })
@@ -112,6 +119,7 @@ impl Machine {
                     });
                 match rows {
                     Ok(rows) => {
+                        self.check_matrix(op, dst, &places);
                         for (&slot, values) in dst.iter().zip(op.load(&rows)) {
                             warp.registers[slot as usize] = values.map(u64::from);
                         }
@@ -132,7 +140,13 @@ impl Machine {
                                 self.bytes_of(warp, lane, target, 16)?;
                                 match target {
                                     Target::Place(place) => {
-                                        self.check_access(lane, place, 16, Use::Write, Order::default());
+                                        self.check_access(
+                                            lane,
+                                            place,
+                                            16,
+                                            Use::Write,
+                                            Order::default(),
+                                        );
                                         self.write_place(place, &row, None)
                                     }
                                     _ => Err("no shared memory".into()),

@@ -264,7 +264,7 @@ impl Machine {
     pub fn new(config: Config) -> Machine {
         let gpus = config.gpus.max(1);
         Machine {
-            memory: Memory::default(),
+            memory: Memory::noting(config.check),
             random: Random::new(config.seed),
             time: 0,
             grids: Vec::new(),

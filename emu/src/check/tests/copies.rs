@@ -20,10 +20,16 @@ fn bulk_copies_see_what_a_proxy_fence_shows_them() {
         .finds(Proxy, "cp.async.bulk.global");
     assert!(message.contains("no fence.proxy.async"), "{message}");
     right
-        .with("fence.proxy.async.shared::cta;\nbar.sync 0;", "bar.sync 0;\nfence.proxy.async.shared::cta;")
+        .with(
+            "fence.proxy.async.shared::cta;\nbar.sync 0;",
+            "bar.sync 0;\nfence.proxy.async.shared::cta;",
+        )
         .clean();
     right
-        .with("fence.proxy.async.shared::cta;\nbar.sync 0;", "fence.proxy.async.shared::cta;")
+        .with(
+            "fence.proxy.async.shared::cta;\nbar.sync 0;",
+            "fence.proxy.async.shared::cta;",
+        )
         .finds(Race, "");
     right
         .with("fence.proxy.async.shared::cta", "fence.proxy.async.global")
@@ -35,8 +41,10 @@ fn a_bulk_store_reads_until_its_wait() {
     bulk_store()
         .with("$over:\nbar.sync 0;", "$over:")
         .finds(Race, "");
-    let early = bulk_store().with("cp.async.bulk.wait_group.read 0;\n$over:\nbar.sync 0;\nst.shared.u32 [%r3], 0;\n",
-        "st.shared.u32 [%r2], 0;\ncp.async.bulk.wait_group.read 0;\n$over:\n");
+    let early = bulk_store().with(
+        "cp.async.bulk.wait_group.read 0;\n$over:\nbar.sync 0;\nst.shared.u32 [%r3], 0;\n",
+        "st.shared.u32 [%r2], 0;\ncp.async.bulk.wait_group.read 0;\n$over:\n",
+    );
     early.finds(Race, "st.shared.u32 [%r2], 0");
     // Without its commit a store is in no group that the wait waits for.
     let open = bulk_store().with("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;\n", "cp.async.bulk.wait_group.read 0;\nst.shared.u32 [%r2+16], 0;\ncp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\n");
@@ -66,7 +74,11 @@ fn a_bulk_load_is_read_after_its_phase() {
         .without("mbarrier.try_wait.parity.shared.b64 %p1, [%r2], 0;\n@!%p1 bra $wait;\n")
         .finds(Proxy, "ld.shared.u32");
     assert!(message.contains("completion"), "{message}");
-    right.with("ld.shared.u32 %r4, [%r3+1024];\nbar.sync 0;\n", "ld.shared.u32 %r4, [%r3+1024];\n")
+    right
+        .with(
+            "ld.shared.u32 %r4, [%r3+1024];\nbar.sync 0;\n",
+            "ld.shared.u32 %r4, [%r3+1024];\n",
+        )
         .finds(Race, "cp.async.bulk");
 }
 
@@ -84,8 +96,12 @@ fn device_memory_has_proxies_too() {
     .threads(32)
     .blocks(2);
     right.clean();
-    right.without("fence.proxy.async.global;\n").finds(Proxy, "cp.async.bulk");
-    right.with("release", "relaxed").finds(Race, "cp.async.bulk");
+    right
+        .without("fence.proxy.async.global;\n")
+        .finds(Proxy, "cp.async.bulk");
+    right
+        .with("release", "relaxed")
+        .finds(Race, "cp.async.bulk");
 }
 
 #[test]
@@ -95,5 +111,7 @@ fn a_bulk_store_is_seen_after_its_full_wait() {
          cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r2], 16;\ncp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\nld.global.u32 %r3, [%rd0];\n$end:\n",
     );
     right.clean();
-    right.with("wait_group 0", "wait_group.read 0").finds(Proxy, "ld.global");
+    right
+        .with("wait_group 0", "wait_group.read 0")
+        .finds(Proxy, "ld.global");
 }

@@ -3,6 +3,7 @@
 mod copies;
 mod products;
 mod threads;
+mod unwritten;
 
 use crate::machine::{Completion, Config, Launch, Machine};
 use crate::program::Program;
@@ -16,6 +17,8 @@ pub(super) struct Plant {
     threads: u32,
     gpus: usize,
     buffers: u32,
+    /// Bytes of each buffer that the host writes.
+    written: usize,
 }
 
 impl Plant {
@@ -27,6 +30,7 @@ impl Plant {
             threads: 64,
             gpus: 1,
             buffers: 2,
+            written: 1 << 16,
         }
     }
 
@@ -47,6 +51,11 @@ impl Plant {
 
     pub fn gpus(mut self, gpus: usize) -> Plant {
         self.gpus = gpus;
+        self
+    }
+
+    pub fn written(mut self, bytes: usize) -> Plant {
+        self.written = bytes;
         self
     }
 
@@ -89,7 +98,8 @@ impl Plant {
             .map(|_| machine.memory.alloc(0, 1 << 16).unwrap())
             .collect();
         for &buffer in &buffers {
-            machine.memory.host_write(buffer, &[0; 1 << 16]).unwrap();
+            let zeros = vec![0; self.written];
+            machine.memory.host_write(buffer, &zeros).unwrap();
         }
         for gpu in 0..self.gpus {
             let program = Program::load(&mut machine, gpu, &self.text()).unwrap();

@@ -21,28 +21,46 @@ fn sums_are_touched_after_their_wait() {
     let right = product();
     right.clean();
     right
-        .with("wgmma.wait_group.sync.aligned 0;\nadd.f32 %f4, %f0, %f1;", "add.f32 %f4, %f0, %f1;\nwgmma.wait_group.sync.aligned 0;")
+        .with(
+            "wgmma.wait_group.sync.aligned 0;\nadd.f32 %f4, %f0, %f1;",
+            "add.f32 %f4, %f0, %f1;\nwgmma.wait_group.sync.aligned 0;",
+        )
         .finds(InFlight, "add.f32");
     right
-        .with("wgmma.wait_group.sync.aligned 0;\nadd.f32 %f4, %f0, %f1;", "mov.f32 %f1, 0f00000000;\nwgmma.wait_group.sync.aligned 0;")
+        .with(
+            "wgmma.wait_group.sync.aligned 0;\nadd.f32 %f4, %f0, %f1;",
+            "mov.f32 %f1, 0f00000000;\nwgmma.wait_group.sync.aligned 0;",
+        )
         .finds(InFlight, "mov.f32 %f1");
-    right.with("aligned 0;", "aligned 1;\nwgmma.wait_group.sync.aligned 1;").with(
-        "bar.sync 0;\nst.shared", "wgmma.wait_group.sync.aligned 0;\nbar.sync 0;\nst.shared").finds(InFlight, "add.f32");
+    right
+        .with("aligned 0;", "aligned 1;\nwgmma.wait_group.sync.aligned 1;")
+        .with(
+            "bar.sync 0;\nst.shared",
+            "wgmma.wait_group.sync.aligned 0;\nbar.sync 0;\nst.shared",
+        )
+        .finds(InFlight, "add.f32");
 }
 
 #[test]
 fn registers_are_fenced_before_a_product() {
     let right = product();
-    right.without("wgmma.fence.sync.aligned;\n").finds(InFlight, "wgmma.mma_async");
     right
-        .with("wgmma.fence.sync.aligned;\n", "wgmma.fence.sync.aligned;\nmov.f32 %f2, 0f00000000;\n")
+        .without("wgmma.fence.sync.aligned;\n")
+        .finds(InFlight, "wgmma.mma_async");
+    right
+        .with(
+            "wgmma.fence.sync.aligned;\n",
+            "wgmma.fence.sync.aligned;\nmov.f32 %f2, 0f00000000;\n",
+        )
         .finds(InFlight, "wgmma.mma_async");
 }
 
 #[test]
 fn products_read_through_the_asynchronous_proxy() {
     let right = product();
-    right.without("fence.proxy.async;\n").finds(Proxy, "wgmma.mma_async");
+    right
+        .without("fence.proxy.async;\n")
+        .finds(Proxy, "wgmma.mma_async");
     right
         .with("fence.proxy.async;\nbar.sync 0;\n", "fence.proxy.async;\n")
         .finds(Race, "");

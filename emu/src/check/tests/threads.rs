@@ -55,20 +55,33 @@ fn message(release: &str, acquire: &str) -> Plant {
 
 #[test]
 fn a_release_is_acquired() {
-    let right = message("st.release.gpu.global.u32 [%rd0], 1;", "ld.acquire.gpu.global.u32 %r3, [%rd0];");
+    let right = message(
+        "st.release.gpu.global.u32 [%rd0], 1;",
+        "ld.acquire.gpu.global.u32 %r3, [%rd0];",
+    );
     right.clean();
-    right.with("release", "relaxed").finds(Race, "ld.global.u32 %r4");
-    right.with("acquire", "relaxed").finds(Race, "ld.global.u32 %r4");
+    right
+        .with("release", "relaxed")
+        .finds(Race, "ld.global.u32 %r4");
+    right
+        .with("acquire", "relaxed")
+        .finds(Race, "ld.global.u32 %r4");
     right.with("release.gpu", "release.cta").finds(Race, "");
     right.with("st.release.gpu.", "st.").finds(Race, "[%rd0]");
     right
-        .with("st.release.gpu.global.u32 [%rd0], 1;", "red.release.gpu.global.add.u32 [%rd0], 1;")
+        .with(
+            "st.release.gpu.global.u32 [%rd0], 1;",
+            "red.release.gpu.global.add.u32 [%rd0], 1;",
+        )
         .clean();
 }
 
 #[test]
 fn a_scope_does_not_reach_another_gpu() {
-    let one = message("st.release.gpu.global.u32 [%rd0], 1;", "ld.acquire.gpu.global.u32 %r3, [%rd0];");
+    let one = message(
+        "st.release.gpu.global.u32 [%rd0], 1;",
+        "ld.acquire.gpu.global.u32 %r3, [%rd0];",
+    );
     let two = one.blocks(1).gpus(2);
     two.finds(Race, "");
     two.with(".gpu.", ".sys.").clean();
@@ -81,9 +94,15 @@ fn fences_make_relaxed_accesses_order() {
         "ld.relaxed.gpu.global.u32 %r3, [%rd0];\nfence.acq_rel.gpu;",
     );
     right.clean();
-    right.with("[%rd0];\nfence.acq_rel.gpu;", "[%rd0];").finds(Race, "ld.global.u32 %r4");
-    right.with("fence.acq_rel.gpu;\nst.", "st.").finds(Race, "ld.global.u32 %r4");
-    right.with("fence.acq_rel.gpu", "fence.acq_rel.cta").finds(Race, "ld.global.u32 %r4");
+    right
+        .with("[%rd0];\nfence.acq_rel.gpu;", "[%rd0];")
+        .finds(Race, "ld.global.u32 %r4");
+    right
+        .with("fence.acq_rel.gpu;\nst.", "st.")
+        .finds(Race, "ld.global.u32 %r4");
+    right
+        .with("fence.acq_rel.gpu", "fence.acq_rel.cta")
+        .finds(Race, "ld.global.u32 %r4");
     right.with("fence.acq_rel.gpu", "membar.gl").clean();
 }
 
@@ -94,7 +113,9 @@ fn atomics_do_not_race_with_each_other() {
     right
         .with("red.relaxed.gpu", "red.relaxed.cta")
         .finds(Race, "red");
-    Plant::new("st.global.u32 [%rd0], %r1;\n").blocks(2).finds(Race, "st.global");
+    Plant::new("st.global.u32 [%rd0], %r1;\n")
+        .blocks(2)
+        .finds(Race, "st.global");
     // Bytes of one word are apart.
     Plant::new("cvt.u64.u32 %rd2, %r1;\nadd.u64 %rd2, %rd2, %rd0;\nsetp.eq.u32 %p0, %r0, 0;\n@%p0 st.global.u8 [%rd2], %r1;\n")
         .blocks(4)
@@ -131,7 +152,10 @@ fn an_mbarrier_is_initialised_before_it_is_used() {
     );
     right.clean();
     right
-        .with("mbarrier.arrive.shared", "mbarrier.arrive.relaxed.cta.shared")
+        .with(
+            "mbarrier.arrive.shared",
+            "mbarrier.arrive.relaxed.cta.shared",
+        )
         .finds(Race, "ld.shared.u32 %r4");
 }
 
@@ -143,7 +167,11 @@ fn small_copies_are_complete_after_their_wait() {
          xor.b32 %r5, %r3, 512;\nadd.u32 %r5, %r5, %r2;\nld.shared.u32 %r6, [%r5];\n",
     );
     right.clean();
-    for line in ["cp.async.wait_group 0;\n", "cp.async.commit_group;\n", "bar.sync 0;\n"] {
+    for line in [
+        "cp.async.wait_group 0;\n",
+        "cp.async.commit_group;\n",
+        "bar.sync 0;\n",
+    ] {
         right.without(line).finds(Race, "");
     }
     right
