@@ -142,25 +142,33 @@ impl Check {
         let Some((state, info)) = self.running() else {
             return;
         };
-        let plan = state.plan.clone();
-        let step = &plan.steps[pc as usize];
-        let first = info.first;
-        if step.memory {
-            state.select(first, mask, live);
-            if step.collective {
-                state.meet(first, mask);
+        let step = &state.plan.steps[pc as usize];
+        let (memory, collective, touches) =
+            (step.memory, step.collective, !step.touches.is_empty());
+        if memory {
+            state.select(info.first, mask, live);
+            if collective {
+                state.meet(info.first, mask);
             }
         }
-        let done = state.products.1;
+        if touches {
+            self.touch_registers(pc);
+        }
+        if self.records.len() > MOST_RECORDS || self.sets.len() > MOST_RECORDS {
+            self.drop_history();
+        }
+    }
+
+    /// The instruction touches registers of products.
+    fn touch_registers(&mut self, pc: u32) {
+        let Some(state) = self.state() else { return };
+        let (plan, done) = (state.plan.clone(), state.products.1);
         let mut held = None;
-        for &(slot, write) in &step.touches {
+        for &(slot, write) in &plan.steps[pc as usize].touches {
             held = state.flight.touch(slot, write, done).or(held);
         }
         if let Some(message) = held {
             self.report(FindingKind::InFlight, None, 0, message);
-        }
-        if self.records.len() > MOST_RECORDS || self.sets.len() > MOST_RECORDS {
-            self.drop_history();
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod copies;
 mod products;
+mod speed;
 mod threads;
 mod unwritten;
 
