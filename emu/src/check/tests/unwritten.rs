@@ -11,7 +11,7 @@ fn what_nobody_wrote_is_found_where_it_is_used() {
         .written(128)
         .finds(Uninitialised, "st.global.u32");
     assert!(
-        message.contains("stored to device memory") && message.contains("line 15"),
+        message.contains("stored to device memory") && message.contains("line 18"),
         "{message}"
     );
     // Dropped, or never stored: nothing.
