@@ -4,6 +4,7 @@
 //! itself, from the PTX ISA, so that a mistake in one statement is found by the other.
 #![deny(missing_docs)]
 
+mod check;
 pub mod code;
 mod exec;
 pub mod machine;

@@ -102,6 +102,8 @@ fn place_variables(
             .memory
             .alloc(gpu, bytes)
             .map_err(ProgramError::Memory)?;
+        // Variables without an initial value are zero.
+        machine.memory.mark_written(address, bytes, true);
         places.insert(variable.name.clone(), address);
     }
     for variable in module.variables.iter().filter(in_memory) {

@@ -17,6 +17,15 @@ pub enum FindingKind {
     Deadlock,
     /// A kernel ended with asynchronous work pending.
     Pending,
+    /// Accesses to the same bytes, one a write, that nothing orders.
+    Race,
+    /// Ordinary accesses and asynchronous ones with no proxy fence between, or before the
+    /// asynchronous one was known to be complete.
+    Proxy,
+    /// A value that nobody wrote is used.
+    Uninitialised,
+    /// Registers of a product that is in flight.
+    InFlight,
     /// `trap`.
     Trap,
     /// A limit of the emulator's own.
@@ -34,6 +43,10 @@ impl FindingKind {
             FindingKind::Illegal => "illegal",
             FindingKind::Deadlock => "deadlock",
             FindingKind::Pending => "pending",
+            FindingKind::Race => "race",
+            FindingKind::Proxy => "proxy",
+            FindingKind::Uninitialised => "uninitialised",
+            FindingKind::InFlight => "in-flight",
             FindingKind::Trap => "trap",
             FindingKind::Limit => "limit",
         }

@@ -25,6 +25,8 @@ pub struct EmulatorConfig {
     pub starved_warp: Option<u32>,
     /// SMs that hold nothing, as if other work had them.
     pub held_sms: u32,
+    /// Whether races, proxies, uninitialised values and products in flight are checked.
+    pub check: bool,
 }
 
 impl Default for EmulatorConfig {
@@ -36,6 +38,7 @@ impl Default for EmulatorConfig {
             reverse: false,
             starved_warp: None,
             held_sms: 0,
+            check: true,
         }
     }
 }

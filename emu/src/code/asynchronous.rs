@@ -50,7 +50,7 @@ pub(super) fn mbarrier(
         ),
         ("inval", [bar]) => (MbarrierOp::Invalidate, at(decoder, bar)?),
         ("arrive" | "arrive_drop", [state, bar, rest @ ..]) => {
-            order.release = true;
+            order.release |= !order.strong;
             let state = decoder.optional(state)?;
             let amount = match rest {
                 [] => None,
@@ -79,7 +79,7 @@ pub(super) fn mbarrier(
         }
         // Remote arrivals may leave the state out.
         ("arrive" | "arrive_drop", [bar]) => {
-            order.release = true;
+            order.release |= !order.strong;
             let drop = kind == "arrive_drop";
             (
                 MbarrierOp::Arrive {
@@ -105,7 +105,7 @@ pub(super) fn mbarrier(
             at(decoder, bar)?,
         ),
         ("test_wait" | "try_wait", [done, bar, state] | [done, bar, state, _]) => {
-            order.acquire = true;
+            order.acquire |= !order.strong;
             let done = decoder.register(done)?.0;
             let suspend = kind == "try_wait";
             (
@@ -313,7 +313,10 @@ fn small(
     }
     if parts.take("wait_all") {
         parts.done()?;
-        return Ok(Op::CopyWait { pending: 0 });
+        return Ok(Op::CopyWait {
+            pending: 0,
+            all: true,
+        });
     }
     if parts.take("wait_group") {
         parts.done()?;
@@ -322,6 +325,7 @@ fn small(
         };
         return Ok(Op::CopyWait {
             pending: u32::try_from(*pending).unwrap_or(u32::MAX),
+            all: false,
         });
     }
     if parts.take("mbarrier") {

@@ -96,8 +96,10 @@ pub enum Op {
         from: Option<Slot>,
     },
     CopyCommit,
+    /// Whether it is `wait_all`, which covers what is not committed, too.
     CopyWait {
         pending: u32,
+        all: bool,
     },
     CopyArrive {
         bar: Address,

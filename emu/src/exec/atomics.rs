@@ -1,6 +1,7 @@
 //! Read-modify-write.
 
 use super::{Step, lanes, low_bits};
+use crate::check::Use;
 use crate::code::{Atomic, AtomicOp, Number};
 use crate::machine::{Machine, Warp};
 use crate::memory::value_of;
@@ -163,6 +164,11 @@ impl Machine {
                     }
                     if after != before {
                         self.progress += 1;
+                    }
+                    self.check_access(lane, place, bytes, Use::Change, atomic.order);
+                    self.check_loaded(lane, place, size, &atomic.dst);
+                    if atomic.op != AtomicOp::Exch && !self.all_written(place, bytes) {
+                        self.checked(|check| check.unwritten(lane as u32, "changed"));
                     }
                     self.write_place(place, &after[..bytes], None)
                 });

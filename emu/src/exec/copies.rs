@@ -47,7 +47,11 @@ impl Machine {
                     warp.bulk[lane].current += 1;
                 }
             }
-            Op::BulkWait { pending, read } if !bulk_settled(warp, active, *pending, *read) => {
+            Op::BulkWait { pending, read } => {
+                self.check_bulk_wait(warp, active, *pending, *read);
+                if bulk_settled(warp, active, *pending, *read) {
+                    return Step::Next;
+                }
                 warp.fragments[at].pc += 1;
                 warp.fragments[at].wait = Wait::Bulk {
                     pending: *pending,
@@ -82,14 +86,17 @@ impl Machine {
                         .place(warp, dst, lane)
                         .and_then(|to| Ok((to, self.place(warp, src, lane)?)));
                     match places {
-                        Ok((to, from)) => warp.copies.push(SmallCopy {
-                            lane: lane as u32,
-                            to,
-                            from,
-                            bytes: *bytes,
-                            real,
-                            pc,
-                        }),
+                        Ok((to, from)) => {
+                            self.checked(|check| check.small(lane as u32, to, from, *bytes, real));
+                            warp.copies.push(SmallCopy {
+                                lane: lane as u32,
+                                to,
+                                from,
+                                bytes: *bytes,
+                                real,
+                                pc,
+                            })
+                        }
                         Err(message) => self.report(
                             warp,
                             pc,
@@ -101,6 +108,7 @@ impl Machine {
                 }
             }
             Op::CopyCommit => {
+                self.check_groups(op, active);
                 // Groups are each thread's own; a warp that commits together commits them together.
                 let (committed, left): (Vec<SmallCopy>, Vec<SmallCopy>) = warp
                     .copies
@@ -109,9 +117,10 @@ impl Machine {
                 warp.copies = left;
                 warp.copy_groups.push_back(committed);
             }
-            Op::CopyWait { pending } => {
+            Op::CopyWait { pending, all } => {
+                self.check_groups(op, active);
                 // `wait_all` also covers what is not committed.
-                if *pending == 0 {
+                if *all {
                     let open = std::mem::take(&mut warp.copies);
                     warp.copy_groups.push_back(open);
                 }
@@ -133,6 +142,7 @@ impl Machine {
                     let arrived = self
                         .shared_place(warp, bar, lane)
                         .and_then(|(block, offset)| {
+                            self.checked(|check| check.arrive_small(lane as u32, (block, offset)));
                             let missing =
                                 || format!("the mbarrier at {offset:#x} is not initialised");
                             let bar = self
@@ -144,7 +154,10 @@ impl Machine {
                                 bar.pending += 1;
                             }
                             bar.arrive(1, false)?;
-                            bar.settle();
+                            let phase = bar.settle().then_some(bar.phase);
+                            if let Some(phase) = phase {
+                                self.check_settled_bar((block, offset), phase);
+                            }
                             self.wake_cluster_of(block);
                             Ok(())
                         });
@@ -162,7 +175,9 @@ impl Machine {
         for copy in copies {
             let done = self.read_place(copy.from, copy.real).and_then(|mut bytes| {
                 bytes.resize(copy.bytes as usize, 0);
-                self.write_place(copy.to, &bytes, None)
+                self.write_place(copy.to, &bytes, None)?;
+                self.carry_copy(copy.from, copy.to, copy.real as usize);
+                Ok(())
             });
             if let Err(message) = done {
                 self.report(
@@ -306,6 +321,7 @@ impl Machine {
                         to: Place::Shared(member, offset),
                         bytes,
                     }];
+                    self.check_counted(lane, &pieces, bar, false);
                     self.later(
                         issuer.clone(),
                         Work::Load {
@@ -319,10 +335,12 @@ impl Machine {
             }
             Bulk::Copy { bar, reduce, .. } => {
                 let bar = self.shared_place(warp, bar, lane).map_err(bounds)?;
+                let pieces = vec![Piece { from, to, bytes }];
+                self.check_counted(lane, &pieces, bar, reduce.is_some());
                 self.later(
                     issuer,
                     Work::Load {
-                        pieces: vec![Piece { from, to, bytes }],
+                        pieces,
                         bar,
                         bytes,
                         reduce: *reduce,
@@ -352,6 +370,7 @@ impl Machine {
         group: (usize, u32, u64),
         reduce: Option<(AtomicOp, crate::code::Number, u32)>,
     ) {
+        self.check_grouped(group.1, &pieces, group.2, reduce.is_some());
         if self.config().completion != crate::machine::Completion::Early {
             return self.later(
                 issuer,
@@ -447,6 +466,8 @@ impl Machine {
                             bytes: piece.len,
                         })
                         .collect();
+                    let pieces: Vec<Piece> = pieces;
+                    self.check_counted(lane, &pieces, bar, false);
                     self.later(
                         issuer.clone(),
                         Work::Load {

@@ -1,6 +1,7 @@
 //! Loads and stores, and where an address leads.
 
 use super::{Step, lanes, low_bits};
+use crate::check::Use;
 use crate::code::{Access, Address};
 use crate::machine::{Machine, Place, Warp};
 use crate::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, value_of, window};
@@ -130,21 +131,29 @@ impl Machine {
         let bytes = size * access.values.len();
         for lane in lanes(active) {
             let address = Self::address_of(warp, &access.address, lane);
-            let found =
-                self.target(warp, access.address.space, address)
-                    .and_then(|target| {
-                        let mut all = [0u8; 128];
-                        match target {
-                            Target::Local(offset) => {
-                                all[..bytes].copy_from_slice(
-                                    &warp.local[Self::local(warp, lane, offset, bytes)?],
-                                );
-                            }
-                            target => all[..bytes]
-                                .copy_from_slice(self.bytes_of(warp, lane, target, bytes)?),
+            let found = self
+                .target(warp, access.address.space, address)
+                .and_then(|target| {
+                    let mut all = [0u8; 128];
+                    match target {
+                        Target::Local(offset) => {
+                            all[..bytes].copy_from_slice(
+                                &warp.local[Self::local(warp, lane, offset, bytes)?],
+                            );
+                            self.check_loaded(lane, Place::Fill(0), size, &access.values);
                         }
-                        Ok(all)
-                    });
+                        target => {
+                            all[..bytes].copy_from_slice(self.bytes_of(warp, lane, target, bytes)?);
+                            if let Target::Place(place) = target {
+                                self.check_access(lane, place, bytes, Use::Read, access.order);
+                                self.check_loaded(lane, place, size, &access.values);
+                            } else {
+                                self.check_loaded(lane, Place::Fill(0), size, &access.values);
+                            }
+                        }
+                    }
+                    Ok(all)
+                });
             let all = match found {
                 Ok(all)
                     if address % bytes.min(16) as u64 == 0
@@ -215,7 +224,10 @@ impl Machine {
                     Target::Place(place) => {
                         // Checks the range first: what a store says is about stores.
                         self.bytes_of(warp, lane, target, bytes)?;
-                        self.write_place(place, &all[..bytes], None)
+                        self.check_access(lane, place, bytes, Use::Write, access.order);
+                        self.write_place(place, &all[..bytes], None)?;
+                        self.check_stored(lane, place, size, &access.values);
+                        Ok(())
                     }
                 });
             if let Err(message) = stored {

@@ -60,6 +60,7 @@ impl Machine {
         let instruction = &entry.code[pc as usize];
         let active = guarded(warp, instruction.guard, mask);
         self.instructions += u64::from(mask.count_ones());
+        self.check_enter(warp, pc, mask, active);
         if active == 0 {
             warp.fragments[at].pc += 1;
             return Step::Next;
@@ -377,7 +378,10 @@ impl Machine {
                 false => Step::Blocked,
             },
             Op::Nothing => Step::Next,
-            Op::Fence(_) => Step::Next,
+            Op::Fence(fence) => {
+                self.check_fence(*fence, active);
+                Step::Next
+            }
             Op::BlockBarrier { .. }
             | Op::WarpBarrier { .. }
             | Op::ClusterBarrier { .. }

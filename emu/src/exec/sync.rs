@@ -20,7 +20,9 @@ impl Machine {
                 Step::Next
             }
             Op::BlockBarrier { .. } => self.block_barrier(warp, at, op, active),
-            Op::ClusterBarrier { wait, .. } => self.cluster_barrier(warp, at, *wait),
+            Op::ClusterBarrier { wait, relaxed, .. } => {
+                self.cluster_barrier(warp, at, *wait, *relaxed)
+            }
             Op::Mbarrier(call) => self.mbarrier(warp, at, call, active),
             _ => Step::Next,
         }
@@ -95,6 +97,7 @@ impl Machine {
         // A whole warp counts as 32, also with fewer threads.
         barrier.arrived += 32;
         barrier.needed = needed;
+        barrier.all = threads.is_none();
         barrier.count += counted;
         if !fits {
             let message = format!(
@@ -102,6 +105,7 @@ impl Machine {
             );
             self.report(warp, pc, Some(first as u32), FindingKind::Illegal, message);
         }
+        self.check_named(warp, at, id, *wait);
         self.settle_named(warp.block);
         if !*wait {
             return Step::Next;
@@ -146,40 +150,47 @@ impl Machine {
     /// Ends the phases of a block's named barriers that have all their threads.
     pub(crate) fn settle_named(&mut self, block: usize) {
         let live = self.block(block).live;
-        let mut any = false;
-        for barrier in &mut self.block_mut(block).named {
-            let needed = barrier.needed.min(32 * live.max(1));
+        let mut any = 0u32;
+        for (id, barrier) in self.block_mut(block).named.iter_mut().enumerate() {
+            let needed = match barrier.all {
+                true => barrier.needed.min(32 * live.max(1)),
+                false => barrier.needed,
+            };
             if barrier.arrived > 0 && barrier.arrived >= needed {
                 barrier.phase += 1;
                 barrier.result = barrier.count;
                 barrier.result_of = barrier.arrived;
                 (barrier.arrived, barrier.needed, barrier.count) = (0, 0, 0);
-                any = true;
+                any |= 1 << id;
             }
         }
-        if any {
+        if any != 0 {
+            self.checked(|check| lanes(any).for_each(|id| check.settle_named(block, id as u32)));
             self.wake_cluster_of(block);
         }
     }
 
-    fn cluster_barrier(&mut self, warp: &mut Warp, at: usize, wait: bool) -> Step {
+    fn cluster_barrier(&mut self, warp: &mut Warp, at: usize, wait: bool, relaxed: bool) -> Step {
         if !self.whole_warp(warp, at) {
             return Step::Blocked;
         }
         let members = self.block(warp.block).cluster.clone();
+        let (cluster, mask) = (members[0], warp.fragments[at].mask);
         if wait {
             let phase = warp.cluster_phase;
-            if self
+            let over = self
                 .clusters
                 .get(&members[0])
-                .is_none_or(|barrier| barrier.phase > phase)
-            {
+                .is_none_or(|barrier| barrier.phase > phase);
+            self.checked(|check| check.wait_cluster(cluster, mask, over));
+            if over {
                 return Step::Next;
             }
             warp.fragments[at].pc += 1;
             warp.fragments[at].wait = Wait::Cluster(phase);
             return Step::Blocked;
         }
+        self.checked(|check| check.arrive_cluster(cluster, mask, relaxed));
         let barrier = self.clusters.entry(members[0]).or_default();
         warp.cluster_phase = barrier.phase;
         barrier.arrived += 1;
@@ -196,6 +207,7 @@ impl Machine {
         if barrier.arrived > 0 && barrier.arrived >= live {
             barrier.phase += 1;
             barrier.arrived = 0;
+            self.checked(|check| check.settle_cluster(members[0]));
             self.wake_cluster_of(members[0]);
         }
     }
@@ -241,7 +253,11 @@ impl Machine {
                     }
                 }
                 Err(message) => {
-                    self.report(warp, pc, Some(lane as u32), FindingKind::Mbarrier, message)
+                    self.report(warp, pc, Some(lane as u32), FindingKind::Mbarrier, message);
+                    // A loop around it would never end.
+                    if matches!(call.op, MbarrierOp::Wait { .. }) {
+                        step = Step::Poll;
+                    }
                 }
             }
         }
@@ -285,19 +301,25 @@ impl Machine {
                     ));
                 }
                 self.progress += 1;
+                self.checked(|check| check.init_bar(lane as u32, block, offset));
                 return Ok(Lane::Done);
             }
             MbarrierOp::Invalidate => {
                 self.progress += 1;
+                self.checked(|check| check.end_bar(block, offset));
                 return match self.block_mut(block).mbarriers.remove(&offset) {
                     Some(_) => Ok(Lane::Done),
                     None => Err(format!("there is no mbarrier at {offset:#x} to invalidate")),
                 };
             }
+            MbarrierOp::Arrive { .. } => {
+                let arrive = (block, offset);
+                self.checked(|check| check.arrive_bar(lane as u32, arrive, call.order, None));
+            }
             _ => {}
         }
         let missing = || format!("the mbarrier at {offset:#x} is not initialised");
-        let (phase, result) = {
+        let (phase, after, result) = {
             let arrivals = match call.op {
                 MbarrierOp::Arrive {
                     count: Some(count), ..
@@ -346,8 +368,11 @@ impl Machine {
                 }
                 _ => 0,
             };
-            (phase, result)
+            (phase, bar.phase, result)
         };
+        if after != phase {
+            self.check_settled_bar((block, offset), after);
+        }
         match call.op {
             MbarrierOp::Arrive { state, .. } => {
                 if let Some(state) = state {
@@ -363,6 +388,8 @@ impl Machine {
             MbarrierOp::Wait { done, suspend, .. } => {
                 warp.registers[done as usize][lane] = result;
                 Ok(if result != 0 {
+                    let place = (block, offset);
+                    self.checked(|check| check.wait_bar(lane as u32, place, call.order));
                     Lane::Done
                 } else {
                     Lane::NotYet { suspend, phase }

@@ -1,7 +1,8 @@
 //! Tensor-core products and matrix fragments.
 
 use super::{Step, lanes};
-use crate::code::{Op, WgmmaCall};
+use crate::check::Use;
+use crate::code::{Op, Order, WgmmaCall};
 use crate::machine::{Machine, Warp};
 use crate::report::FindingKind;
 use crate::tensor::matrix::transpose;
@@ -36,7 +37,7 @@ impl Machine {
             self.report(warp, pc, None, FindingKind::Divergent, message);
         }
         match op {
-            Op::WgmmaFence => {}
+            Op::WgmmaFence => self.check_groups(op, active),
             Op::Wgmma(call) => {
                 let issued = IssuedWgmma {
                     pc,
@@ -55,13 +56,21 @@ impl Machine {
                         ..call.modifiers
                     },
                 };
+                self.check_product(
+                    call,
+                    issued.descriptor_a,
+                    issued.descriptor_b,
+                    issued.modifiers,
+                );
                 warp.wgmma_open.push(issued);
             }
             Op::WgmmaCommit => {
+                self.check_groups(op, active);
                 let open = std::mem::take(&mut warp.wgmma_open);
                 warp.wgmma.push_back(open);
             }
             Op::WgmmaWait { pending } => {
+                self.check_groups(op, active);
                 while warp.wgmma.len() > *pending as usize {
                     let group = warp.wgmma.pop_front().unwrap_or_default();
                     for issued in group {
@@ -87,6 +96,7 @@ impl Machine {
             }
             Op::LoadMatrix { op, dst, address } => {
                 let addresses = std::array::from_fn(|lane| Self::address_of(warp, address, lane));
+                let mut places = Vec::new();
                 let rows = op
                     .rows(&addresses)
                     .map_err(|message| (FindingKind::Misaligned, message))
@@ -96,6 +106,10 @@ impl Machine {
                                 let target = self.target(warp, address.space, at)?;
                                 let mut row = [0u8; 16];
                                 row.copy_from_slice(self.bytes_of(warp, lane, target, 16)?);
+                                if let Target::Place(place) = target {
+                                    self.check_access(lane, place, 16, Use::Read, Order::default());
+                                    places.push(place);
+                                }
                                 Ok(row)
                             })
                             .collect::<Result<Vec<_>, String>>()
@@ -105,6 +119,7 @@ impl Machine {
                     });
                 match rows {
                     Ok(rows) => {
+                        self.check_matrix(op, dst, &places);
                         for (&slot, values) in dst.iter().zip(op.load(&rows)) {
                             warp.registers[slot as usize] = values.map(u64::from);
                         }
@@ -124,7 +139,16 @@ impl Machine {
                             let stored = self.target(warp, address.space, at).and_then(|target| {
                                 self.bytes_of(warp, lane, target, 16)?;
                                 match target {
-                                    Target::Place(place) => self.write_place(place, &row, None),
+                                    Target::Place(place) => {
+                                        self.check_access(
+                                            lane,
+                                            place,
+                                            16,
+                                            Use::Write,
+                                            Order::default(),
+                                        );
+                                        self.write_place(place, &row, None)
+                                    }
                                     _ => Err("no shared memory".into()),
                                 }
                             });

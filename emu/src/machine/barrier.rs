@@ -7,6 +7,8 @@ pub struct NamedBarrier {
     pub arrived: u32,
     /// Threads that this phase needs; 0 while nobody has arrived.
     pub needed: u32,
+    /// Whether it needs all threads of the block that have not ended.
+    pub all: bool,
     /// Phases completed.
     pub phase: u64,
     /// Threads with a true predicate (reductions).

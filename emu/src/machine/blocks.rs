@@ -187,6 +187,8 @@ impl Machine {
             while let Some(&slot) = self.waiting[gpu].front() {
                 match &self.grids[slot] {
                     Some(grid) if grid.left == 0 => {
+                        let number = grid.number;
+                        self.check_end_launch(number);
                         self.grids[slot] = None;
                         self.waiting[gpu].pop_front();
                     }
@@ -317,7 +319,9 @@ impl Machine {
                 registers[slot as usize][lane as usize] = value;
             }
         }
+        let checked = self.check_start(launch, block, number, live);
         let warp = Warp {
+            checked,
             block,
             number,
             live,
@@ -419,6 +423,7 @@ impl Machine {
             let Some(block) = self.blocks[member].take() else {
                 continue;
             };
+            self.check_end_block(member);
             let usage = &mut self.usage[block.gpu][block.sm as usize];
             usage.threads -= block.threads;
             usage.shared -= block.shared.len() as u32;

@@ -329,6 +329,9 @@ impl Machine {
             None => target.copy_from_slice(bytes),
             Some((op, number, size)) => crate::exec::reduce_bytes(target, bytes, op, number, size)?,
         }
+        if let Place::Shared(..) = to {
+            self.mark_written(to, bytes.len(), true);
+        }
         Ok(())
     }
 
@@ -338,7 +341,9 @@ impl Machine {
         reduce: Option<(AtomicOp, Number, u32)>,
     ) -> Result<(), String> {
         let bytes = self.read_place(piece.from, piece.bytes)?;
-        self.write_place(piece.to, &bytes, reduce)
+        self.write_place(piece.to, &bytes, reduce)?;
+        self.carry_copy(piece.from, piece.to, piece.bytes as usize);
+        Ok(())
     }
 
     /// Counts delivered bytes at an mbarrier.
@@ -353,7 +358,11 @@ impl Machine {
             return self.find_issued(issuer, FindingKind::Mbarrier, message);
         };
         let counted = bar.count_bytes(-i64::from(bytes));
-        bar.settle();
+        let phase = bar.settle().then_some(bar.phase);
+        self.checked(|check| check.delivered(block, offset));
+        if let Some(phase) = phase {
+            self.check_settled_bar((block, offset), phase);
+        }
         if let Err(message) = counted {
             self.find_issued(issuer, FindingKind::Mbarrier, message);
         }

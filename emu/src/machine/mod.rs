@@ -23,6 +23,7 @@ pub use events::{Event, Issuer, Piece, Place, Work};
 pub use random::Random;
 pub use schedule::Outcome;
 
+use crate::check::Check;
 use crate::code::{Entry, Slot};
 use crate::memory::Memory;
 use crate::report::{Finding, FindingKind};
@@ -64,6 +65,8 @@ pub struct Config {
     pub starved_warp: Option<u32>,
     /// SMs that hold nothing, as if other work had them.
     pub held_sms: u32,
+    /// Whether races, proxies, uninitialised values and products in flight are checked.
+    pub check: bool,
     /// The most instructions of one run, all warps together; past it the run ends with a finding.
     pub instruction_limit: u64,
 }
@@ -82,6 +85,7 @@ impl Default for Config {
             reverse: false,
             starved_warp: None,
             held_sms: 0,
+            check: true,
             instruction_limit: u64::MAX,
         }
     }
@@ -215,6 +219,8 @@ pub(crate) struct Warp {
     /// Whether it has arrived at a barrier with a reduction, and waits for the result.
     pub reducing: bool,
     pub entry: Arc<Entry>,
+    /// Its number in the checker.
+    pub checked: u32,
 }
 
 impl Warp {
@@ -249,6 +255,7 @@ pub struct Machine {
     pub(crate) suppressed: u64,
     pub(crate) instructions: u64,
     pub(crate) launched: u64,
+    pub(crate) check: Option<Box<Check>>,
 }
 
 /// Findings beyond this number are only counted.
@@ -259,7 +266,7 @@ impl Machine {
     pub fn new(config: Config) -> Machine {
         let gpus = config.gpus.max(1);
         Machine {
-            memory: Memory::default(),
+            memory: Memory::noting(config.check),
             random: Random::new(config.seed),
             time: 0,
             grids: Vec::new(),
@@ -277,6 +284,7 @@ impl Machine {
             suppressed: 0,
             instructions: 0,
             launched: 0,
+            check: config.check.then(Box::default),
             config,
         }
     }

@@ -118,6 +118,7 @@ impl Machine {
         }
         self.time += ran.max(1);
         if warp.live == 0 {
+            self.check_end_warp(&warp);
             let block = warp.block;
             self.end_warp(block);
             return;
@@ -260,6 +261,7 @@ impl Machine {
     /// Nothing can run: either all is done, or it never will be.
     fn idle(&mut self) -> Outcome {
         if self.grids.iter().all(Option::is_none) {
+            self.check_idle();
             return Outcome::Done;
         }
         self.stop(FindingKind::Deadlock, "nothing can run any more")
@@ -342,6 +344,7 @@ impl Machine {
     /// Drops everything that was launched.
     fn abandon(&mut self) {
         self.jumps = 0;
+        self.check_idle();
         self.grids.clear();
         self.blocks.clear();
         self.warps.clear();

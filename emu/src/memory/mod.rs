@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::check::Written;
+
 /// The lowest address of device memory.
 pub const FIRST: u64 = 0x1000_0000;
 /// Room between regions.
@@ -33,6 +35,8 @@ struct Region {
     data: Vec<u8>,
     gpu: usize,
     read_only: bool,
+    /// Which bytes were ever written, if somebody asks.
+    written: Option<Written>,
 }
 
 /// An access that no allocation covers.
@@ -51,9 +55,19 @@ pub struct Fault {
 pub struct Memory {
     regions: BTreeMap<u64, Region>,
     next: u64,
+    /// Whether it is noted which bytes were written.
+    notes_writes: bool,
 }
 
 impl Memory {
+    /// Empty memory that may note which bytes were written.
+    pub(crate) fn noting(writes: bool) -> Memory {
+        Memory {
+            notes_writes: writes,
+            ..Memory::default()
+        }
+    }
+
     /// Reserves `bytes` bytes, zeroed, on a GPU; the address is 512-byte aligned.
     pub fn alloc(&mut self, gpu: usize, bytes: u64) -> Result<u64, Fault> {
         let address = self.next.max(FIRST);
@@ -81,6 +95,7 @@ impl Memory {
                 data,
                 gpu,
                 read_only: false,
+                written: self.notes_writes.then(|| Written::new(len)),
             },
         );
         self.next = end;
@@ -173,11 +188,16 @@ impl Memory {
             .ok()
             .and_then(|bytes| start.checked_add(bytes))
         {
-            Some(end) if end <= region.data.len() => Ok(&mut self
-                .regions
-                .get_mut(&base)
-                .expect("the region was just found")
-                .data[start..end]),
+            Some(end) if end <= region.data.len() => {
+                let region = self
+                    .regions
+                    .get_mut(&base)
+                    .expect("the region was just found");
+                if let Some(written) = &mut region.written {
+                    written.mark(start, end - start, true);
+                }
+                Ok(&mut region.data[start..end])
+            }
             _ => Err(self.fault(address, bytes)),
         }
     }
@@ -191,8 +211,29 @@ impl Memory {
             .range_mut(..=address)
             .next_back()
             .expect("the region was just read");
-        region.data[(address - base) as usize..][..values.len()].copy_from_slice(values);
+        let start = (address - base) as usize;
+        region.data[start..][..values.len()].copy_from_slice(values);
+        if let Some(written) = &mut region.written {
+            written.mark(start, values.len(), true);
+        }
         Ok(())
+    }
+
+    /// Whether all of these bytes were ever written, as far as that is noted.
+    pub(crate) fn all_written(&self, address: u64, bytes: u64) -> bool {
+        self.region(address).is_none_or(|(base, region)| {
+            let all = |written: &Written| written.all((address - base) as usize, bytes as usize);
+            region.written.as_ref().is_none_or(all)
+        })
+    }
+
+    /// Notes that bytes were written, or that they hold what nobody wrote.
+    pub(crate) fn mark_written(&mut self, address: u64, bytes: u64, is: bool) {
+        if let Some((&base, region)) = self.regions.range_mut(..=address).next_back()
+            && let Some(written) = &mut region.written
+        {
+            written.mark((address - base) as usize, bytes as usize, is);
+        }
     }
 }
 

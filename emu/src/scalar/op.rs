@@ -295,6 +295,13 @@ pub struct ScalarOp {
     pub(crate) src: Operands<6>,
 }
 
+impl ScalarOp {
+    /// Whether its third operand, a predicate, chooses one of the first two.
+    pub(crate) fn is_selection(&self) -> bool {
+        self.op == Op::Selp
+    }
+}
+
 /// Operand types in order; those from `required` on may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operands<const N: usize> {

@@ -65,6 +65,7 @@ impl Emulated {
             reverse: config.reverse,
             starved_warp: config.starved_warp,
             held_sms: config.held_sms,
+            check: config.check,
             ..Config::default()
         });
         let limits = DeviceLimits {

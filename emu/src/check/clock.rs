@@ -1,0 +1,178 @@
+//! Vector clocks, and what a release leaves for an acquire.
+
+use crate::code::Scope;
+
+/// Who has a clock: some threads of a warp, the bulk copies of an mbarrier, the products of a
+/// warp, ...
+pub(super) type Agent = u32;
+
+/// For each agent the latest of its accesses that are ordered before.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Clock {
+    /// Ascending by agent.
+    at: Vec<(Agent, u32)>,
+}
+
+impl Clock {
+    pub fn get(&self, agent: Agent) -> u32 {
+        match self.at.binary_search_by_key(&agent, |entry| entry.0) {
+            Ok(at) => self.at[at].1,
+            Err(_) => 0,
+        }
+    }
+
+    pub fn raise(&mut self, agent: Agent, clock: u32) {
+        match self.at.binary_search_by_key(&agent, |entry| entry.0) {
+            Ok(at) => self.at[at].1 = self.at[at].1.max(clock),
+            Err(at) => self.at.insert(at, (agent, clock)),
+        }
+    }
+
+    pub fn join(&mut self, other: &Clock) {
+        // Most joins bring nothing new, or only larger values.
+        let mut at = 0;
+        let mut missing = false;
+        for &(agent, clock) in &other.at {
+            while self.at.get(at).is_some_and(|entry| entry.0 < agent) {
+                at += 1;
+            }
+            match self.at.get_mut(at) {
+                Some(entry) if entry.0 == agent => entry.1 = entry.1.max(clock),
+                _ => missing = true,
+            }
+        }
+        if !missing {
+            return;
+        }
+        let mut joined = Vec::with_capacity(self.at.len() + other.at.len());
+        let mut own = self.at.iter().peekable();
+        for &(agent, clock) in &other.at {
+            while let Some(entry) = own.next_if(|entry| entry.0 < agent) {
+                joined.push(*entry);
+            }
+            let mine = own.next_if(|entry| entry.0 == agent);
+            joined.push((agent, mine.map_or(clock, |entry| entry.1.max(clock))));
+        }
+        joined.extend(own);
+        self.at = joined;
+    }
+}
+
+/// What is ordered before something, and what of it a proxy fence has made visible to the
+/// asynchronous proxy.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    /// Ordered before.
+    pub seen: Clock,
+    /// Visible to the asynchronous proxy, in shared memory.
+    pub shared: Clock,
+    /// Visible to the asynchronous proxy, in device memory.
+    pub global: Clock,
+}
+
+impl Known {
+    pub fn join(&mut self, other: &Known) {
+        self.seen.join(&other.seen);
+        self.shared.join(&other.shared);
+        self.global.join(&other.global);
+    }
+}
+
+/// Where threads are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Domain {
+    pub block: usize,
+    pub cluster: usize,
+    pub gpu: usize,
+}
+
+impl Domain {
+    /// Whether a scope around one holds the other.
+    pub fn shares(self, scope: Scope, other: Domain) -> bool {
+        match scope {
+            Scope::Block => self.block == other.block,
+            Scope::Cluster => self.cluster == other.cluster,
+            Scope::Gpu => self.gpu == other.gpu,
+            Scope::System => true,
+        }
+    }
+}
+
+/// What releases have left at a place, by scope and by who released.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Released {
+    entries: Vec<(Scope, Domain, Known)>,
+}
+
+impl Released {
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Adds what a thread released.
+    pub fn add(&mut self, scope: Scope, domain: Domain, known: &Known) {
+        let same = |entry: &&mut (Scope, Domain, Known)| (entry.0, entry.1) == (scope, domain);
+        match self.entries.iter_mut().find(same) {
+            Some((.., all)) => all.join(known),
+            None => self.entries.push((scope, domain, known.clone())),
+        }
+    }
+
+    pub fn join(&mut self, other: &Released) {
+        for (scope, domain, known) in &other.entries {
+            self.add(*scope, *domain, known);
+        }
+    }
+
+    /// What a thread acquires: the scopes of both must hold the other.
+    pub fn acquired(&self, scope: Scope, domain: Domain, known: &mut Known) {
+        for (released, from, all) in &self.entries {
+            if domain.shares(*released, *from) && domain.shares(scope, *from) {
+                known.join(all);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn joins_take_the_larger() {
+        let mut a = Clock::default();
+        a.raise(3, 5);
+        a.raise(1, 2);
+        let mut b = Clock::default();
+        b.raise(2, 9);
+        b.raise(3, 4);
+        a.join(&b);
+        assert_eq!(a.at, [(1, 2), (2, 9), (3, 5)]);
+        a.join(&b);
+        assert_eq!((a.get(2), a.get(7)), (9, 0));
+    }
+
+    #[test]
+    fn scopes_hold_both_sides() {
+        let at = |block, gpu| Domain {
+            block,
+            cluster: block,
+            gpu,
+        };
+        let mut known = Known::default();
+        known.seen.raise(1, 1);
+        let mut released = Released::default();
+        released.add(Scope::Gpu, at(0, 0), &known);
+        for (scope, domain, seen) in [
+            (Scope::Gpu, at(1, 0), 1),
+            (Scope::System, at(1, 0), 1),
+            (Scope::System, at(1, 1), 0),
+            (Scope::Block, at(1, 0), 0),
+            (Scope::Block, at(0, 0), 1),
+        ] {
+            let mut own = Known::default();
+            released.acquired(scope, domain, &mut own);
+            assert_eq!(own.seen.get(1), seen, "{scope:?} {domain:?}");
+        }
+    }
+}

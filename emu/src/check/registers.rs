@@ -1,0 +1,381 @@
+//! Registers: which ones an instruction touches, and which ones products in flight hold.
+
+use crate::code::{Address, Bulk, Entry, Instruction, MbarrierOp, Op, Slot, TensorKind};
+
+/// What the checker does at an instruction.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Step {
+    /// Registers of products that it touches, and whether it writes them.
+    pub touches: Vec<(Slot, bool)>,
+    /// Whether it needs the groups of its threads.
+    pub memory: bool,
+    /// Whether threads meet at it.
+    pub collective: bool,
+}
+
+/// The checker's view of a kernel.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub steps: Vec<Step>,
+    pub slots: u32,
+    /// Whether it has products.
+    pub products: bool,
+}
+
+impl Plan {
+    pub fn new(entry: &Entry) -> Plan {
+        let mut held = vec![false; entry.slots as usize];
+        let mut products = false;
+        for instruction in &entry.code {
+            if let Op::Wgmma(call) = &instruction.op {
+                products = true;
+                let a = if call.a_registers { &call.a[..] } else { &[] };
+                for &slot in call.d.iter().chain(a) {
+                    held[slot as usize] = true;
+                }
+            }
+        }
+        let steps = entry
+            .code
+            .iter()
+            .map(|instruction| {
+                let mut step = Step {
+                    memory: is_memory(&instruction.op),
+                    collective: is_collective(&instruction.op),
+                    ..Step::default()
+                };
+                if products && !matches!(instruction.op, Op::Wgmma(_)) {
+                    each_slot(instruction, &mut |slot, write| {
+                        if held[slot as usize] {
+                            step.touches.push((slot, write));
+                        }
+                    });
+                }
+                step
+            })
+            .collect();
+        Plan {
+            steps,
+            slots: entry.slots,
+            products,
+        }
+    }
+}
+
+fn is_memory(op: &Op) -> bool {
+    is_collective(op)
+        || matches!(
+            op,
+            Op::Load(_)
+                | Op::Store(_)
+                | Op::Atomic(_)
+                | Op::BlockBarrier { .. }
+                | Op::Fence(_)
+                | Op::Mbarrier(_)
+                | Op::Bulk(_)
+                | Op::Tensor(_)
+                | Op::BulkWait { .. }
+                | Op::CopyAsync { .. }
+                | Op::CopyCommit
+                | Op::CopyWait { .. }
+                | Op::CopyArrive { .. }
+        )
+}
+
+fn is_collective(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::WarpBarrier { .. }
+            | Op::BlockBarrier { aligned: true, .. }
+            | Op::ClusterBarrier { .. }
+            | Op::Shuffle(_)
+            | Op::Vote { .. }
+            | Op::Match { .. }
+            | Op::Reduce { .. }
+            | Op::Elect { .. }
+            | Op::SetMaxRegisters { .. }
+            | Op::WgmmaFence
+            | Op::WgmmaCommit
+            | Op::WgmmaWait { .. }
+            | Op::Wgmma(_)
+            | Op::Mma { .. }
+            | Op::LoadMatrix { .. }
+            | Op::StoreMatrix { .. }
+            | Op::MoveMatrix { .. }
+    )
+}
+
+/// Calls (slot, whether it is written) for each register of an instruction.
+pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, bool)) {
+    if let Some((slot, _)) = instruction.guard {
+        visit(slot, false);
+    }
+    let mut reads: Vec<Slot> = Vec::new();
+    let mut writes: Vec<Slot> = Vec::new();
+    let address = |address: &Address| address.base;
+    match &instruction.op {
+        Op::Scalar(scalar) => {
+            reads.extend(&scalar.src);
+            writes.extend(scalar.dst.iter().flatten());
+        }
+        Op::Pack { dst, parts, .. } => {
+            reads.extend(parts);
+            writes.push(*dst);
+        }
+        Op::Unpack { parts, src, .. } => {
+            reads.push(*src);
+            writes.extend(parts.iter().flatten());
+        }
+        Op::Load(access) => {
+            reads.push(address(&access.address));
+            writes.extend(access.values.iter().flatten());
+        }
+        Op::Store(access) => {
+            reads.push(address(&access.address));
+            reads.extend(access.values.iter().flatten());
+        }
+        Op::Atomic(atomic) => {
+            reads.push(address(&atomic.address));
+            reads.extend(atomic.a.iter().chain(&atomic.b));
+            writes.extend(atomic.dst.iter().flatten());
+        }
+        Op::BranchIndexed { index, .. } => reads.push(*index),
+        Op::BlockBarrier {
+            id,
+            threads,
+            reduce,
+            ..
+        } => {
+            reads.push(*id);
+            reads.extend(threads);
+            if let Some((_, dst, pred)) = reduce {
+                reads.push(*pred);
+                writes.push(*dst);
+            }
+        }
+        Op::WarpBarrier { mask } => reads.push(*mask),
+        Op::Shuffle(shuffle) => {
+            reads.extend([shuffle.src, shuffle.b, shuffle.c, shuffle.mask]);
+            writes.push(shuffle.dst);
+            writes.extend(shuffle.pred);
+        }
+        Op::Vote { dst, src, mask, .. } | Op::Reduce { dst, src, mask, .. } => {
+            reads.extend([*src, *mask]);
+            writes.push(*dst);
+        }
+        Op::Match {
+            dst,
+            pred,
+            src,
+            mask,
+            ..
+        } => {
+            reads.extend([*src, *mask]);
+            writes.push(*dst);
+            writes.extend(pred);
+        }
+        Op::ActiveMask { dst } | Op::Clock { dst, .. } => writes.push(*dst),
+        Op::Elect { dst, pred, mask } => {
+            reads.push(*mask);
+            writes.push(*pred);
+            writes.extend(dst);
+        }
+        Op::Mbarrier(call) => {
+            reads.push(address(&call.address));
+            match call.op {
+                MbarrierOp::Init { count } => reads.push(count),
+                MbarrierOp::Arrive {
+                    state,
+                    count,
+                    expect,
+                    ..
+                } => {
+                    reads.extend(count.iter().chain(&expect));
+                    writes.extend(state);
+                }
+                MbarrierOp::ExpectTx { bytes } | MbarrierOp::CompleteTx { bytes } => {
+                    reads.push(bytes);
+                }
+                MbarrierOp::Wait { done, state, .. } => {
+                    reads.push(state);
+                    writes.push(done);
+                }
+                MbarrierOp::PendingCount { dst, state } => {
+                    reads.push(state);
+                    writes.push(dst);
+                }
+                MbarrierOp::Invalidate => {}
+            }
+        }
+        Op::Bulk(bulk) => match &**bulk {
+            Bulk::Load {
+                dst,
+                src,
+                bytes,
+                bar,
+                mask,
+            } => {
+                reads.extend([address(dst), address(src), *bytes, address(bar)]);
+                reads.extend(mask);
+            }
+            Bulk::Store {
+                dst, src, bytes, ..
+            } => reads.extend([address(dst), address(src), *bytes]),
+            Bulk::Copy {
+                dst,
+                src,
+                bytes,
+                bar,
+                ..
+            } => reads.extend([address(dst), address(src), *bytes, address(bar)]),
+        },
+        Op::Tensor(copy) => {
+            reads.push(address(&copy.map));
+            reads.extend(&copy.coordinates);
+            match &copy.kind {
+                TensorKind::Load { dst, bar, mask } => {
+                    reads.extend([address(dst), address(bar)]);
+                    reads.extend(mask);
+                }
+                TensorKind::Store { src, .. } => reads.push(address(src)),
+            }
+        }
+        Op::CopyAsync { dst, src, from, .. } => {
+            reads.extend([address(dst), address(src)]);
+            reads.extend(from);
+        }
+        Op::CopyArrive { bar, .. } => reads.push(address(bar)),
+        Op::Wgmma(call) => {
+            reads.extend(call.a.iter().chain(&call.d));
+            reads.extend([call.b, call.scale_d]);
+            writes.extend(&call.d);
+        }
+        Op::Mma { d, a, b, c, .. } => {
+            reads.extend(a.iter().chain(b).chain(c));
+            writes.extend(d);
+        }
+        Op::LoadMatrix { dst, address, .. } => {
+            reads.push(address.base);
+            writes.extend(dst);
+        }
+        Op::StoreMatrix { src, address, .. } => {
+            reads.push(address.base);
+            reads.extend(src);
+        }
+        Op::MoveMatrix { dst, src }
+        | Op::Window { dst, src, .. }
+        | Op::IsSpace { dst, src, .. }
+        | Op::BlockRank { dst, src, .. } => {
+            reads.push(*src);
+            writes.push(*dst);
+        }
+        Op::MapAddress { dst, src, rank, .. } => {
+            reads.extend([*src, *rank]);
+            writes.push(*dst);
+        }
+        Op::Nanosleep(slot) => reads.push(*slot),
+        Op::Branch(_)
+        | Op::Exit
+        | Op::Trap
+        | Op::ClusterBarrier { .. }
+        | Op::Fence(_)
+        | Op::BulkCommit
+        | Op::BulkWait { .. }
+        | Op::CopyCommit
+        | Op::CopyWait { .. }
+        | Op::WgmmaFence
+        | Op::WgmmaCommit
+        | Op::WgmmaWait { .. }
+        | Op::SetMaxRegisters { .. }
+        | Op::Nothing => {}
+    }
+    for slot in reads {
+        visit(slot, false);
+    }
+    for slot in writes {
+        visit(slot, true);
+    }
+}
+
+/// Registers of a warp's products.
+#[derive(Debug, Default)]
+pub(super) struct Flight {
+    /// For each slot the product group (its clock) and line that accumulates in it last.
+    sums: Vec<(u32, u32)>,
+    /// For each slot the product group and line that reads it as A last.
+    operands: Vec<(u32, u32)>,
+    /// For each slot the number of fences when something else touched it last, plus 1.
+    touched: Vec<u32>,
+    fences: u32,
+}
+
+impl Flight {
+    pub fn new(plan: &Plan) -> Flight {
+        let slots = if plan.products {
+            plan.slots as usize
+        } else {
+            0
+        };
+        Flight {
+            sums: vec![(0, 0); slots],
+            operands: vec![(0, 0); slots],
+            touched: vec![0; slots],
+            fences: 0,
+        }
+    }
+
+    pub fn fence(&mut self) {
+        self.fences += 1;
+    }
+
+    /// Something other than a product touches a register.
+    pub fn touch(&mut self, slot: Slot, write: bool, done: u32) -> Option<String> {
+        let slot = slot as usize;
+        self.touched[slot] = self.fences + 1;
+        let verb = if write { "writes" } else { "reads" };
+        let (sum, line) = self.sums[slot];
+        if sum > done {
+            return Some(format!(
+                "{verb} a register in which the wgmma of line {line} accumulates, and no wait has covered it"
+            ));
+        }
+        let (operand, line) = self.operands[slot];
+        (write && operand > done).then(|| {
+            format!(
+                "writes a register that the wgmma of line {line} reads as A, and no wait has covered it"
+            )
+        })
+    }
+
+    /// A product is issued.
+    pub fn issue(
+        &mut self,
+        d: &[Slot],
+        a: &[Slot],
+        clock: u32,
+        line: u32,
+        done: u32,
+    ) -> Option<String> {
+        let unfenced = |&&slot: &&Slot| self.touched[slot as usize] > self.fences;
+        let mut found = None;
+        if self.fences == 0 {
+            found = Some("the first wgmma follows no wgmma.fence".to_string());
+        } else if d.iter().chain(a).any(|slot| unfenced(&slot)) {
+            found = Some(
+                "its registers were used by other instructions, and no wgmma.fence followed".into(),
+            );
+        } else if let Some(&slot) = a.iter().find(|&&slot| self.sums[slot as usize].0 > done) {
+            found = Some(format!(
+                "reads A from a register in which the wgmma of line {} accumulates, and no wait has covered it",
+                self.sums[slot as usize].1
+            ));
+        }
+        for &slot in d {
+            self.sums[slot as usize] = (clock, line);
+        }
+        for &slot in a {
+            self.operands[slot as usize] = (clock, line);
+        }
+        found
+    }
+}

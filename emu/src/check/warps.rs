@@ -1,0 +1,230 @@
+//! Warps, and which of their threads have a clock together.
+//!
+//! A simplification: threads of a warp that execute an instruction together are ordered, as if
+//! each instruction ended with a barrier among them. Threads that took different branches are
+//! not, until they meet again at a collective instruction; meeting at the same instruction
+//! otherwise orders nothing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::clock::{Agent, Domain, Known, Released};
+use super::registers::{Flight, Plan};
+use super::unwritten::Taint;
+use crate::code::{Entry, Scope};
+
+/// What reports say about a warp, and what orders it.
+#[derive(Clone, Debug)]
+pub(super) struct WarpInfo {
+    pub entry: Arc<Entry>,
+    pub block: [u32; 3],
+    pub number: u32,
+    pub domain: Domain,
+    pub launch: u64,
+    /// The agent of the group whose lowest lane is 0; those of other lanes follow.
+    pub first: Agent,
+}
+
+/// Agents of a warp: its lanes, its products, its small copies.
+pub(super) const AGENTS: u32 = 34;
+
+impl WarpInfo {
+    pub fn products(&self) -> Agent {
+        self.first + 32
+    }
+
+    pub fn copies(&self) -> Agent {
+        self.first + 33
+    }
+}
+
+/// Which launches have ended, and before which others.
+#[derive(Debug, Default)]
+pub(super) struct Launches {
+    /// Launches enqueued when one ended.
+    ended: HashMap<u64, u64>,
+}
+
+impl Launches {
+    pub fn end(&mut self, launch: u64, enqueued: u64) {
+        self.ended.entry(launch).or_insert(enqueued);
+    }
+
+    /// Whether all of one warp's launch came before the other's.
+    pub fn ordered(&self, before: &WarpInfo, after: &WarpInfo) -> bool {
+        before.launch != after.launch
+            && (before.domain.gpu == after.domain.gpu && before.launch < after.launch
+                || self
+                    .ended
+                    .get(&before.launch)
+                    .is_some_and(|&enqueued| after.launch > enqueued))
+    }
+}
+
+/// Threads of a warp with one clock.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub mask: u32,
+    pub agent: Agent,
+    pub clock: u32,
+    pub known: Known,
+    /// What release fences released, by their scope.
+    pub fences: Vec<(Scope, Known)>,
+    /// What relaxed reads saw, for an acquire fence.
+    pub relaxed: Released,
+    /// Whether somebody may know of the clock as it is.
+    pub told: bool,
+}
+
+impl Group {
+    /// A clock that nobody knows yet, for an access.
+    pub fn stamp(&mut self) -> u32 {
+        if self.told {
+            self.clock += 1;
+            self.known.seen.raise(self.agent, self.clock);
+            self.told = false;
+        }
+        self.clock
+    }
+
+    fn join(&mut self, other: &Group) {
+        self.known.join(&other.known);
+        self.relaxed.join(&other.relaxed);
+        for (scope, known) in &other.fences {
+            match self.fences.iter_mut().find(|fence| fence.0 == *scope) {
+                Some((_, all)) => all.join(known),
+                None => self.fences.push((*scope, known.clone())),
+            }
+        }
+    }
+
+    /// A release fence.
+    pub fn fence(&mut self, scope: Scope) {
+        self.fences.retain(|fence| fence.0 != scope);
+        self.fences.push((scope, self.known.clone()));
+        self.told = true;
+    }
+}
+
+/// A warp as the checker sees it.
+#[derive(Debug)]
+pub(super) struct WarpState {
+    pub groups: Vec<Group>,
+    /// The last clock of each agent of a lane.
+    clocks: [u32; 32],
+    /// wgmma groups committed, and how many of them are complete.
+    pub products: (u32, u32),
+    /// Groups of `cp.async` committed.
+    pub copies: u32,
+    pub plan: Arc<Plan>,
+    pub flight: Flight,
+    pub taint: Taint,
+}
+
+impl WarpState {
+    pub fn new(first: Agent, live: u32, plan: Arc<Plan>) -> WarpState {
+        let mut group = Group {
+            mask: live,
+            agent: first,
+            clock: 1,
+            known: Known::default(),
+            fences: Vec::new(),
+            relaxed: Released::default(),
+            told: false,
+        };
+        group.known.seen.raise(first, 1);
+        WarpState {
+            groups: vec![group],
+            clocks: [0; 32],
+            products: (0, 0),
+            copies: 0,
+            flight: Flight::new(&plan),
+            taint: Taint::default(),
+            plan,
+        }
+    }
+
+    /// Parts the groups so that each lies inside the mask or outside, as far as threads live.
+    pub fn select(&mut self, first: Agent, mask: u32, live: u32) {
+        if let [group] = &self.groups[..]
+            && group.mask & live & !mask == 0
+        {
+            return;
+        }
+        self.groups.retain(|group| group.mask & live != 0);
+        for at in 0..self.groups.len() {
+            let group = &mut self.groups[at];
+            group.mask &= live;
+            let (inside, outside) = (group.mask & mask, group.mask & !mask);
+            if inside == 0 || outside == 0 {
+                continue;
+            }
+            let lowest = group.mask.trailing_zeros();
+            self.clocks[(group.agent - first) as usize] = group.clock;
+            // The part with the lowest lane keeps the clock; neither knows of the other's future.
+            let (keeps, leaves) = if inside >> lowest & 1 != 0 {
+                (inside, outside)
+            } else {
+                (outside, inside)
+            };
+            group.mask = keeps;
+            group.told = true;
+            let mut part = group.clone();
+            part.mask = leaves;
+            let lane = leaves.trailing_zeros();
+            part.agent = first + lane;
+            part.clock = self.clocks[lane as usize] + 1;
+            self.clocks[lane as usize] = part.clock;
+            part.known.seen.raise(part.agent, part.clock);
+            self.groups.push(part);
+        }
+    }
+
+    /// Joins the groups inside the mask.
+    pub fn meet(&mut self, first: Agent, mask: u32) {
+        if self.groups.len() < 2 {
+            return;
+        }
+        let Some(to) = (0..self.groups.len())
+            .filter(|&at| self.groups[at].mask & !mask == 0)
+            .min_by_key(|&at| self.groups[at].mask.trailing_zeros())
+        else {
+            return;
+        };
+        let mut all = self.groups[to].clone();
+        for (at, group) in self.groups.iter().enumerate() {
+            self.clocks[(group.agent - first) as usize] = group.clock;
+            if at != to && group.mask & !mask == 0 {
+                all.join(group);
+                all.mask |= group.mask;
+            }
+        }
+        self.groups.retain(|group| group.mask & !mask != 0);
+        self.groups.push(all);
+    }
+
+    fn place(&self, lane: u32) -> usize {
+        self.groups
+            .iter()
+            .position(|group| group.mask >> lane & 1 != 0)
+            .unwrap_or(0)
+    }
+
+    /// The group of a lane.
+    pub fn group(&self, lane: u32) -> &Group {
+        &self.groups[self.place(lane)]
+    }
+
+    /// The group of a lane, to change it.
+    pub fn group_mut(&mut self, lane: u32) -> &mut Group {
+        let at = self.place(lane);
+        &mut self.groups[at]
+    }
+
+    /// The groups inside a mask, to change them.
+    pub fn inside(&mut self, mask: u32) -> impl Iterator<Item = &mut Group> {
+        self.groups
+            .iter_mut()
+            .filter(move |group| group.mask & mask != 0)
+    }
+}

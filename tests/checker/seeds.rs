@@ -1,0 +1,45 @@
+use mok::EmulatorConfig;
+use mok::gemm::Form;
+
+use super::{COMPLETIONS, product, shipped};
+
+/// Seeds in each mode; all of them with `cargo xtask test --all`.
+fn seeds() -> u64 {
+    match std::env::var_os("MOK_TEST_ALL") {
+        Some(_) => 64,
+        None => 4,
+    }
+}
+
+#[test]
+fn the_shipped_kernels_are_clean() {
+    for form in Form::ALL {
+        let mut results = Vec::new();
+        for completion in COMPLETIONS {
+            for seed in 0..seeds() {
+                let config = EmulatorConfig {
+                    seed,
+                    completion,
+                    reverse: seed % 2 == 1,
+                    starved_warp: (seed % 4 == 2).then_some(seed as u32 / 4 % 12),
+                    ..EmulatorConfig::default()
+                };
+                let d = product(shipped(), form, config.clone());
+                results.push(d.unwrap_or_else(|error| panic!("{form:?}, {config:?}: {error}")));
+            }
+        }
+        assert!(results.iter().all(|d| *d == results[0]), "{form:?}");
+    }
+}
+
+#[test]
+fn without_the_checker_results_are_the_same() {
+    let with = |check| {
+        let config = EmulatorConfig {
+            check,
+            ..EmulatorConfig::default()
+        };
+        product(shipped(), Form::Dgrad, config).unwrap()
+    };
+    assert_eq!(with(true), with(false));
+}
