@@ -53,6 +53,9 @@ pub(super) fn decode<'a>(
         "ret" | "exit" => {
             parts.take("uni");
             parts.done()?;
+            if name == "ret" && decoder.in_function() {
+                return Ok(decoder.back(instruction.line));
+            }
             Ok(Op::Exit)
         }
         "trap" | "brkpt" => Ok(Op::Trap),
@@ -82,6 +85,7 @@ pub(super) fn decode<'a>(
             let window = match space {
                 Space::Shared | Space::SharedCluster => SHARED_WINDOW,
                 Space::Local => LOCAL_WINDOW,
+                Space::Param if decoder.in_function() => LOCAL_WINDOW,
                 Space::Param => PARAM_WINDOW,
                 _ => 0,
             };
@@ -162,7 +166,6 @@ pub(super) fn decode<'a>(
             })
         }
         "tcgen05" => Err("Blackwell's tensor memory is not emulated yet".into()),
-        "call" => Err("calls of device functions are not emulated yet".into()),
         _ => scalar(decoder, opcode, operands),
     }
 }

@@ -10,9 +10,11 @@ mod instruction;
 mod memory;
 mod modifiers;
 mod operations;
+#[cfg(test)]
+mod tests;
 mod warp;
 
-pub use decode::{LoadError, decode};
+pub use decode::{LoadError, decode, function_address};
 pub use operations::*;
 
 use crate::ptx::ast::Directives;
