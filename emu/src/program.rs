@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::code::{Entry, LoadError, decode};
+use crate::code::{Entry, LoadError, decode, function_address};
 use crate::machine::Machine;
 use crate::memory::Fault;
 use crate::ptx::ast::{Init, Module, Space, Variable};
@@ -65,7 +65,7 @@ impl Program {
             .functions
             .iter()
             .filter(|function| function.entry)
-            .map(|function| decode(function, &variables, &shared).map(Arc::new))
+            .map(|function| decode(function, &module.functions, &variables, &shared).map(Arc::new))
             .collect::<Result<_, _>>()
             .map_err(ProgramError::Load)?;
         Ok(Program {
@@ -111,10 +111,13 @@ fn place_variables(
         for (index, init) in variable.init.iter().enumerate() {
             let value = match init {
                 Init::Bits(bits) => *bits,
-                Init::Address(name, offset) => match places.get(name) {
-                    Some(address) => address.wrapping_add_signed(*offset),
-                    None => return Err(ProgramError::Symbol(name.clone())),
-                },
+                Init::Address(name, offset) => {
+                    let address = places.get(name).copied();
+                    match address.or_else(|| function_address(&module.functions, name)) {
+                        Some(address) => address.wrapping_add_signed(*offset),
+                        None => return Err(ProgramError::Symbol(name.clone())),
+                    }
+                }
             };
             let size = variable.element.min(8) as usize;
             let at = base + index as u64 * u64::from(variable.element);

@@ -1,6 +1,12 @@
 //! A function's statements to a program: scopes, registers, variables, labels.
 
+mod calls;
+mod labels;
+
 use std::collections::HashMap;
+
+pub use calls::function_address;
+use labels::Jump;
 
 use super::{Entry, Instruction, Op, ParamSlot, SHARED_START, Slot, Special, instruction};
 use crate::ptx::ast::{self, Function, Operand, Space, Statement, Variable};
@@ -33,55 +39,44 @@ enum Meaning {
         slot: Slot,
         bits: u32,
     },
-    /// A variable's address in its space.
+    /// A variable's address in its space, and its size.
     Address {
         space: Space,
         address: u64,
+        bytes: u32,
     },
 }
 
-/// Decodes one entry. `globals` are the addresses of the module's variables in device memory,
-/// `shared` the module's variables in shared memory.
+/// Names between two braces.
+#[derive(Debug)]
+struct Scope {
+    names: HashMap<String, Meaning>,
+    number: usize,
+}
+
+/// Decodes one entry. `functions` are all of the module's, `globals` the addresses of its variables
+/// in device memory, `shared` its variables in shared memory.
 pub fn decode(
     function: &Function,
+    functions: &[Function],
     globals: &HashMap<String, u64>,
     shared: &[Variable],
 ) -> Result<Entry, LoadError> {
-    let mut decoder = Decoder::new(function);
+    let mut decoder = Decoder::new(function, functions);
     for (name, &address) in globals {
         decoder.define(
             name,
             Meaning::Address {
                 space: Space::Global,
                 address,
+                bytes: 0,
             },
         );
     }
-    let mut params = Vec::new();
-    for param in &function.params {
-        let (bytes, align) = extent(param).map_err(|reason| decoder.error(param.line, reason))?;
-        let offset = decoder.param_bytes.next_multiple_of(align);
-        decoder.param_bytes = offset + bytes;
-        decoder.define(
-            &param.name,
-            Meaning::Address {
-                space: Space::Param,
-                address: offset.into(),
-            },
-        );
-        params.push(ParamSlot {
-            name: param.name.clone(),
-            offset,
-            bytes,
-        });
-    }
-    let mut dynamic: Vec<&Variable> = Vec::new();
-    for variable in shared {
-        if variable.len == 0 {
-            dynamic.push(variable)
-        } else {
-            decoder.variable(variable)?
-        }
+    let (dynamic, sized): (Vec<&Variable>, Vec<&Variable>) =
+        shared.iter().partition(|variable| variable.len == 0);
+    for variable in sized {
+        decoder.variable(variable)?;
     }
     decoder.shared_in(&function.body)?;
     // All arrays without a size share the start of dynamic shared memory.
@@ -101,9 +96,12 @@ pub fn decode(
             Meaning::Address {
                 space: Space::Shared,
                 address: start.into(),
+                bytes: 0,
             },
         );
     }
+    decoder.open(None);
+    let params = decoder.parameters(function)?;
     decoder.statements(&function.body)?;
     decoder.push(Op::Exit, None, 0);
     decoder.finish(function, params, start)
@@ -124,16 +122,23 @@ fn extent(variable: &Variable) -> Result<(u32, u32), String> {
 /// State while a function is decoded.
 pub(super) struct Decoder<'a> {
     function: &'a Function,
-    scopes: Vec<HashMap<String, Meaning>>,
+    functions: &'a [Function],
+    /// Functions whose bodies are being inlined, outermost first.
+    calls: Vec<&'a str>,
+    scopes: Vec<Scope>,
+    /// The scope around each scope, in the same function.
+    outer: Vec<Option<usize>>,
+    /// Where declarations of a function that is inlined more than once were put the first time.
+    placed: HashMap<*const Statement, u32>,
     slots: Slot,
     constants: HashMap<u64, Slot>,
     specials: Vec<(Slot, Special)>,
     names: Vec<(Slot, String)>,
     code: Vec<Instruction>,
-    labels: HashMap<String, u32>,
-    /// Instructions whose targets are known only at the end: number, position in its list, label.
-    jumps: Vec<(usize, usize, String, u32)>,
-    tables: HashMap<String, Vec<String>>,
+    /// By scope and name.
+    labels: HashMap<(usize, String), u32>,
+    jumps: Vec<Jump>,
+    tables: HashMap<(usize, String), Vec<String>>,
     /// Operations that were decoded before, by name.
     scalars: HashMap<&'a str, ScalarOp>,
     widths: HashMap<Slot, u32>,
@@ -143,10 +148,14 @@ pub(super) struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    fn new(function: &'a Function) -> Decoder<'a> {
-        Decoder {
+    fn new(function: &'a Function, functions: &'a [Function]) -> Decoder<'a> {
+        let mut decoder = Decoder {
             function,
-            scopes: vec![HashMap::new()],
+            functions,
+            calls: Vec::new(),
+            scopes: Vec::new(),
+            outer: Vec::new(),
+            placed: HashMap::new(),
             slots: 0,
             constants: HashMap::new(),
             specials: Vec::new(),
@@ -160,7 +169,19 @@ impl<'a> Decoder<'a> {
             param_bytes: 0,
             shared_end: SHARED_START,
             local_end: 0,
-        }
+        };
+        decoder.open(None);
+        decoder
+    }
+
+    /// Opens a scope.
+    fn open(&mut self, outer: Option<usize>) {
+        let number = self.outer.len();
+        self.outer.push(outer);
+        self.scopes.push(Scope {
+            names: HashMap::new(),
+            number,
+        });
     }
 
     pub(super) fn error(&self, line: u32, reason: String) -> LoadError {
@@ -173,7 +194,7 @@ impl<'a> Decoder<'a> {
 
     fn define(&mut self, name: &str, meaning: Meaning) {
         if let Some(scope) = self.scopes.last_mut() {
-            scope.insert(name.to_owned(), meaning);
+            scope.names.insert(name.to_owned(), meaning);
         }
     }
 
@@ -181,7 +202,7 @@ impl<'a> Decoder<'a> {
         self.scopes
             .iter()
             .rev()
-            .find_map(|scope| scope.get(name))
+            .find_map(|scope| scope.names.get(name))
             .copied()
     }
 
@@ -195,7 +216,8 @@ impl<'a> Decoder<'a> {
             extent(variable).map_err(|reason| self.error(variable.line, reason))?;
         let end = match variable.space {
             Space::Shared => &mut self.shared_end,
-            Space::Local => &mut self.local_end,
+            // Arguments of calls lie in local memory, where the callee finds them.
+            Space::Local | Space::Param => &mut self.local_end,
             _ => {
                 return Err(self.error(
                     variable.line,
@@ -208,47 +230,63 @@ impl<'a> Decoder<'a> {
         };
         let address = end.next_multiple_of(align);
         *end = address + bytes;
-        self.define(
-            &variable.name,
-            Meaning::Address {
-                space: variable.space,
-                address: address.into(),
-            },
-        );
+        self.define_variable(variable, address, bytes);
         Ok(())
     }
 
-    /// Shared variables of a function live for the whole launch: they come before dynamic memory.
-    fn shared_in(&mut self, statements: &[Statement]) -> Result<(), LoadError> {
-        for statement in statements {
-            match statement {
-                Statement::Variable(variable) if variable.space == Space::Shared => {
-                    self.variable(variable)?
-                }
-                Statement::Block(inner) => self.shared_in(inner)?,
-                _ => {}
-            }
+    fn define_variable(&mut self, variable: &Variable, address: u32, bytes: u32) {
+        let space = match variable.space {
+            Space::Param => Space::Local,
+            space => space,
+        };
+        self.define(
+            &variable.name,
+            Meaning::Address {
+                space,
+                address: address.into(),
+                bytes,
+            },
+        );
+    }
+
+    /// The entry's parameters.
+    fn parameters(&mut self, function: &Function) -> Result<Vec<ParamSlot>, LoadError> {
+        let mut params = Vec::new();
+        for param in &function.params {
+            let (bytes, align) = extent(param).map_err(|reason| self.error(param.line, reason))?;
+            let offset = self.param_bytes.next_multiple_of(align);
+            self.param_bytes = offset + bytes;
+            self.define(
+                &param.name,
+                Meaning::Address {
+                    space: Space::Param,
+                    address: offset.into(),
+                    bytes,
+                },
+            );
+            params.push(ParamSlot {
+                name: param.name.clone(),
+                offset,
+                bytes,
+            });
         }
-        Ok(())
+        Ok(params)
     }
 
     fn statements(&mut self, statements: &'a [Statement]) -> Result<(), LoadError> {
         for statement in statements {
             match statement {
-                Statement::Registers { ty, names } => self.registers(ty, names)?,
-                Statement::Variable(variable) if variable.space == Space::Shared => {}
-                Statement::Variable(variable) => self.variable(variable)?,
-                Statement::Label(name) => {
-                    let at = self.code.len() as u32;
-                    self.labels.insert(name.clone(), at);
-                }
+                Statement::Registers { ty, names } => self.registers(statement, ty, names)?,
+                Statement::Variable(variable) => self.placed_variable(statement, variable)?,
+                Statement::Label(name) => self.label(name),
                 Statement::Block(inner) => {
-                    self.scopes.push(HashMap::new());
+                    self.open(Some(self.scope()));
                     self.statements(inner)?;
                     self.scopes.pop();
                 }
                 Statement::Targets(name, targets) => {
-                    self.tables.insert(name.clone(), targets.clone());
+                    self.tables
+                        .insert((self.scope(), name.clone()), targets.clone());
                 }
                 Statement::Instruction(instruction) => self.instruction(instruction)?,
             }
@@ -256,7 +294,35 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    fn registers(&mut self, ty: &str, names: &[(String, Option<u32>)]) -> Result<(), LoadError> {
+    /// The number of the innermost scope.
+    fn scope(&self) -> usize {
+        self.scopes.last().map_or(0, |scope| scope.number)
+    }
+
+    /// A function's variable. Inlined again, the function finds it where it was.
+    fn placed_variable(
+        &mut self,
+        statement: *const Statement,
+        variable: &Variable,
+    ) -> Result<(), LoadError> {
+        let Some(&address) = self.placed.get(&statement) else {
+            self.variable(variable)?;
+            if let Some(Meaning::Address { address, .. }) = self.look(&variable.name) {
+                self.placed.insert(statement, address as u32);
+            }
+            return Ok(());
+        };
+        let (bytes, _) = extent(variable).map_err(|reason| self.error(variable.line, reason))?;
+        self.define_variable(variable, address, bytes);
+        Ok(())
+    }
+
+    fn registers(
+        &mut self,
+        statement: *const Statement,
+        ty: &str,
+        names: &[(String, Option<u32>)],
+    ) -> Result<(), LoadError> {
         /// More than any compiler declares; a register takes 256 bytes of each warp.
         const MOST: u32 = 1 << 17;
         let bits = if ty == "pred" {
@@ -264,13 +330,21 @@ impl<'a> Decoder<'a> {
         } else {
             8 * type_bytes(ty).unwrap_or(8)
         };
+        // Inlined again, a function has the registers that it had: no thread is in it twice.
+        let again = self.placed.get(&statement).copied();
+        self.placed.entry(statement).or_insert(self.slots);
+        let mut next = again.unwrap_or_default();
         for (name, count) in names {
             let many = count.unwrap_or(1);
             if many > MOST || self.slots + many > MOST {
                 return Err(self.error(self.function.line, format!("more than {MOST} registers")));
             }
             for index in 0..many {
-                let slot = self.new_slot();
+                let slot = match again {
+                    Some(_) => next,
+                    None => self.new_slot(),
+                };
+                next += 1;
                 let name = if count.is_some() {
                     format!("{name}{index}")
                 } else {
@@ -278,7 +352,9 @@ impl<'a> Decoder<'a> {
                 };
                 self.define(&name, Meaning::Register { slot, bits });
                 self.widths.insert(slot, bits);
-                self.names.push((slot, name));
+                if again.is_none() {
+                    self.names.push((slot, name));
+                }
             }
         }
         Ok(())
@@ -298,6 +374,9 @@ impl<'a> Decoder<'a> {
                 }
             },
         };
+        if instruction.opcode.split('.').next() == Some("call") {
+            return self.call(instruction, guard);
+        }
         let op = instruction::decode(self, instruction)
             .map_err(|reason| self.error(line, format!("`{}`: {reason}", instruction.opcode)))?;
         self.push(op, guard, line);
@@ -306,17 +385,6 @@ impl<'a> Decoder<'a> {
 
     fn push(&mut self, op: Op, guard: Option<(Slot, bool)>, line: u32) {
         self.code.push(Instruction { op, guard, line });
-    }
-
-    /// A label as a target of the instruction that is being decoded.
-    pub(super) fn target(&mut self, position: usize, label: &str, line: u32) {
-        self.jumps
-            .push((self.code.len(), position, label.to_owned(), line));
-    }
-
-    /// The labels of a table.
-    pub(super) fn table(&self, name: &str) -> Option<&Vec<String>> {
-        self.tables.get(name)
     }
 
     /// The operation on registers of this name.
@@ -381,7 +449,10 @@ impl<'a> Decoder<'a> {
             Operand::Name(name) => match self.look(name) {
                 Some(Meaning::Register { slot, .. }) => Ok(slot),
                 Some(Meaning::Address { address, .. }) => Ok(self.constant(address)),
-                None => self.special_named(name),
+                None => match function_address(self.functions, name) {
+                    Some(address) => Ok(self.constant(address)),
+                    None => self.special_named(name),
+                },
             },
             Operand::Offset(name, offset) => match self.look(name) {
                 Some(Meaning::Address { address, .. }) => {
@@ -458,12 +529,20 @@ impl<'a> Decoder<'a> {
         };
         let (base, space) = match &**base {
             Operand::Name(name) => match self.look(name) {
-                Some(Meaning::Register { slot, .. }) => (slot, space),
+                Some(Meaning::Register { slot, .. }) => match space {
+                    Space::Param if self.in_function() => (slot, Space::Local),
+                    space => (slot, space),
+                },
                 Some(Meaning::Address {
                     space: own,
                     address,
+                    ..
                 }) => {
-                    let space = if space == Space::Generic { own } else { space };
+                    // Parameters of device functions are in local memory.
+                    let space = match space {
+                        Space::Generic | Space::Param => own,
+                        space => space,
+                    };
                     (self.constant(address), space)
                 }
                 None => return Err(format!("unknown name `{name}`")),
@@ -484,16 +563,7 @@ impl<'a> Decoder<'a> {
         params: Vec<ParamSlot>,
         dynamic_shared: u32,
     ) -> Result<Entry, LoadError> {
-        for (at, position, label, line) in std::mem::take(&mut self.jumps) {
-            let Some(&to) = self.labels.get(&label) else {
-                return Err(self.error(line, format!("there is no label `{label}`")));
-            };
-            match &mut self.code[at].op {
-                Op::Branch(target) => *target = to,
-                Op::BranchIndexed { targets, .. } => targets[position] = to,
-                _ => {}
-            }
-        }
+        self.resolve()?;
         Ok(Entry {
             name: function.name.clone(),
             params,

@@ -54,6 +54,9 @@ pub(super) fn decode<'a>(
         Some(Family::Exit) => {
             parts.take("uni");
             parts.done()?;
+            if name == "ret" && decoder.in_function() {
+                return Ok(decoder.back(instruction.line));
+            }
             Ok(Op::Exit)
         }
         Some(Family::Trap) => Ok(Op::Trap),
@@ -83,6 +86,7 @@ pub(super) fn decode<'a>(
             let window = match space {
                 Space::Shared | Space::SharedCluster => SHARED_WINDOW,
                 Space::Local => LOCAL_WINDOW,
+                Space::Param if decoder.in_function() => LOCAL_WINDOW,
                 Space::Param => PARAM_WINDOW,
                 _ => 0,
             };
@@ -161,7 +165,6 @@ pub(super) fn decode<'a>(
             })
         }
         None if name == "tcgen05" => Err("Blackwell's tensor memory is not emulated yet".into()),
-        None if name == "call" => Err("calls of device functions are not emulated yet".into()),
         None => scalar(decoder, opcode, operands),
     }
 }

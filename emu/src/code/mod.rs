@@ -11,9 +11,11 @@ mod isa;
 mod memory;
 mod modifiers;
 mod operations;
+#[cfg(test)]
+mod tests;
 mod warp;
 
-pub use decode::{LoadError, decode};
+pub use decode::{LoadError, decode, function_address};
 pub use isa::{IsaRow, isa};
 pub use operations::*;
 

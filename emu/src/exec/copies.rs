@@ -173,7 +173,12 @@ impl Machine {
 
     fn finish_small(&mut self, warp: &mut Warp, copies: &[SmallCopy]) {
         for copy in copies {
-            let done = self.read_place(copy.from, copy.real).and_then(|mut bytes| {
+            // A copy of nothing does not look at its source.
+            let read = match copy.real {
+                0 => Ok(Vec::new()),
+                real => self.read_place(copy.from, real),
+            };
+            let done = read.and_then(|mut bytes| {
                 bytes.resize(copy.bytes as usize, 0);
                 self.write_place(copy.to, &bytes, None)?;
                 self.carry_copy(copy.from, copy.to, copy.real as usize);
