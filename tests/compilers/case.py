@@ -97,7 +97,7 @@ class Case:
 
     def __init__(self, name, launch, grid, arguments, allowed=()):
         self.name, self.launch, self.grid, self.arguments = name, launch, grid, arguments
-        # Ends of findings that are the compiler's own faults.
+        # What findings say that are the compiler's own faults.
         self.allowed = allowed
 
     def written(self, folder):

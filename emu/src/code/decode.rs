@@ -374,7 +374,7 @@ impl<'a> Decoder<'a> {
                 }
             },
         };
-        if instruction.opcode.split('.').next() == Some("call") {
+        if instruction.opcode == "call" || instruction.opcode == "call.uni" {
             return self.call(instruction, guard);
         }
         let op = instruction::decode(self, instruction)

@@ -51,6 +51,7 @@ pub(super) fn decode<'a>(
                 targets: vec![0; labels.len()],
             })
         }
+        Some(Family::Call) => Err("a call is more than one operation".into()),
         Some(Family::Exit) => {
             parts.take("uni");
             parts.done()?;

@@ -16,6 +16,7 @@ pub(super) enum Family {
     Fence,
     Branch,
     BranchIndexed,
+    Call,
     Exit,
     Trap,
     Barrier,
@@ -51,6 +52,7 @@ const OPCODES: &[(&str, Family)] = &[
     ("membar", Family::Fence),
     ("bra", Family::Branch),
     ("brx", Family::BranchIndexed),
+    ("call", Family::Call),
     ("ret", Family::Exit),
     ("exit", Family::Exit),
     ("trap", Family::Trap),
@@ -235,6 +237,7 @@ const ROWS: &[Row] = &[
     // Control.
     Row("bra [uni]", "end"),
     Row("brx idx [uni]", "%r0, table"),
+    Row("call [uni]", "callee, ()"),
     Row("ret [uni]", ""),
     Row("exit", ""),
     Row("trap", ""),
@@ -434,7 +437,8 @@ mod tests {
     /// What fails of a body.
     fn load(body: &str) -> Result<(), String> {
         let text = format!(
-            ".version 8.4\n.target sm_90a\n.address_size 64\n.visible .entry f()\n{{\n\
+            ".version 8.4\n.target sm_90a\n.address_size 64\n.func callee() {{ ret; }}\n\
+             .visible .entry f()\n{{\n\
              .reg .b64 %r<16>;\n.reg .pred %p<2>;\ntable: .branchtargets end;\n{body}end:\nret;\n}}\n"
         );
         let mut machine = Machine::new(Config::default());
