@@ -19,6 +19,8 @@ fn run(
     let mut machine = Machine::new(config);
     let program = Program::load(&mut machine, 0, &text).expect("it loads");
     let address = machine.memory.alloc(0, 4 * words as u64).expect("memory");
+    let zeros = vec![0; 4 * words];
+    machine.memory.host_write(address, &zeros).expect("memory");
     let launch = Launch {
         entry: program.entry("k").expect("the kernel").clone(),
         gpu: 0,
