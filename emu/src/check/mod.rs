@@ -164,8 +164,9 @@ impl Check {
         let Some(state) = self.state() else { return };
         let (plan, done) = (state.plan.clone(), state.products.1);
         let mut held = None;
-        for &(slot, write) in &plan.steps[pc as usize].touches {
-            held = state.flight.touch(slot, write, done).or(held);
+        let step = &plan.steps[pc as usize];
+        for &(slot, write) in &step.touches {
+            held = state.flight.touch(slot, write, step.copies, done).or(held);
         }
         if let Some(message) = held {
             self.report(FindingKind::InFlight, None, 0, message);

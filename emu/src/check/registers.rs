@@ -7,6 +7,8 @@ use crate::code::{Address, Bulk, Entry, Instruction, MbarrierOp, Op, Slot, Tenso
 pub(super) struct Step {
     /// Registers of products that it touches, and whether it writes them.
     pub touches: Vec<(Slot, bool)>,
+    /// Whether it only copies registers.
+    pub copies: bool,
     /// Whether it needs the groups of its threads.
     pub memory: bool,
     /// Whether threads meet at it.
@@ -42,6 +44,7 @@ impl Plan {
                 let mut step = Step {
                     memory: is_memory(&instruction.op),
                     collective: is_collective(&instruction.op),
+                    copies: matches!(&instruction.op, Op::Scalar(scalar) if scalar.op.is_copy()),
                     ..Step::default()
                 };
                 if products && !matches!(instruction.op, Op::Wgmma(_)) {
@@ -307,6 +310,8 @@ pub(super) struct Flight {
     /// For each slot the number of fences when something else touched it last, plus 1.
     touched: Vec<u32>,
     fences: u32,
+    /// Whether no product was issued since the last fence.
+    fenced: bool,
 }
 
 impl Flight {
@@ -321,17 +326,24 @@ impl Flight {
             operands: vec![(0, 0); slots],
             touched: vec![0; slots],
             fences: 0,
+            fenced: false,
         }
     }
 
     pub fn fence(&mut self) {
         self.fences += 1;
+        self.fenced = true;
     }
 
     /// Something other than a product touches a register.
-    pub fn touch(&mut self, slot: Slot, write: bool, done: u32) -> Option<String> {
+    ///
+    /// Compilers move copies of virtual registers to behind the fence, right before the product;
+    /// ptxas gives both registers one place, or fences for itself. Those are not counted.
+    pub fn touch(&mut self, slot: Slot, write: bool, copies: bool, done: u32) -> Option<String> {
         let slot = slot as usize;
-        self.touched[slot] = self.fences + 1;
+        if !(copies && self.fenced) {
+            self.touched[slot] = self.fences + 1;
+        }
         let verb = if write { "writes" } else { "reads" };
         let (sum, line) = self.sums[slot];
         if sum > done {
@@ -356,7 +368,9 @@ impl Flight {
         line: u32,
         done: u32,
     ) -> Option<String> {
-        let unfenced = |&&slot: &&Slot| self.touched[slot as usize] > self.fences;
+        self.fenced = false;
+        let fences = self.fences;
+        let unfenced = |&&slot: &&Slot| self.touched[slot as usize] > fences;
         let mut found = None;
         if self.fences == 0 {
             found = Some("the first wgmma follows no wgmma.fence".to_string());

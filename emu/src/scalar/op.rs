@@ -296,6 +296,11 @@ pub struct ScalarOp {
 }
 
 impl ScalarOp {
+    /// Whether it only copies.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.op == Op::Mov
+    }
+
     /// Whether its third operand, a predicate, chooses one of the first two.
     pub(crate) fn is_selection(&self) -> bool {
         self.op == Op::Selp

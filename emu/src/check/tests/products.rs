@@ -50,7 +50,7 @@ fn registers_are_fenced_before_a_product() {
     right
         .with(
             "wgmma.fence.sync.aligned;\n",
-            "wgmma.fence.sync.aligned;\nmov.f32 %f2, 0f00000000;\n",
+            "wgmma.fence.sync.aligned;\nadd.f32 %f2, %f4, %f4;\n",
         )
         .finds(InFlight, "wgmma.mma_async");
 }
