@@ -37,11 +37,10 @@ fn sizes() -> Vec<u32> {
 
 /// D of one form on an emulated GPU of two SMs, or what was found.
 fn product(ptx: &str, form: Form, config: EmulatorConfig) -> Result<Vec<u8>, Error> {
-    // The sums are seven stages deep, more than the kernel holds at once; those of wgrad five.
+    // Each block has more than the four stages that the kernel holds at once, over tiles too.
     let (n, k) = match form {
-        Form::Forward => (64, 448),
+        Form::Forward | Form::Wgrad => (64, 448),
         Form::Dgrad => (448, 64),
-        Form::Wgrad => (64, 64),
     };
     let device = Device::emulated(EmulatorConfig { sms: 2, ..config })?;
     let module = Module::from_ptx(&device, ptx)?;
