@@ -87,6 +87,19 @@ pub(super) struct Domain {
 }
 
 impl Domain {
+    /// Keeps what two have in common.
+    fn widen(&mut self, other: Domain) {
+        for (own, others) in [
+            (&mut self.block, other.block),
+            (&mut self.cluster, other.cluster),
+            (&mut self.gpu, other.gpu),
+        ] {
+            if *own != others {
+                *own = usize::MAX;
+            }
+        }
+    }
+
     /// Whether a scope around one holds the other.
     pub fn shares(self, scope: Scope, other: Domain) -> bool {
         match scope {
@@ -105,15 +118,16 @@ pub(super) struct Released {
 }
 
 impl Released {
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Adds what a thread released.
+    /// Adds what a thread released. What has one scope is one entry; where several blocks
+    /// released, an acquire of a narrower scope than theirs no longer sees it.
     pub fn add(&mut self, scope: Scope, domain: Domain, known: &Known) {
-        let same = |entry: &&mut (Scope, Domain, Known)| (entry.0, entry.1) == (scope, domain);
+        let same =
+            |entry: &&mut (Scope, Domain, Known)| entry.0 == scope && domain.shares(scope, entry.1);
         match self.entries.iter_mut().find(same) {
-            Some((.., all)) => all.join(known),
+            Some((_, from, all)) => {
+                from.widen(domain);
+                all.join(known);
+            }
             None => self.entries.push((scope, domain, known.clone())),
         }
     }

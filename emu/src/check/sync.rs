@@ -35,6 +35,14 @@ struct Bar {
     last: Option<(Agent, u32, Scope)>,
 }
 
+/// A word that strong writes have released something at.
+#[derive(Debug, Default)]
+struct Word {
+    released: Released,
+    /// Its last change.
+    stamp: u64,
+}
+
 /// Everything that threads meet at.
 #[derive(Debug, Default)]
 pub(super) struct Sync {
@@ -42,7 +50,9 @@ pub(super) struct Sync {
     named: HashMap<(usize, u32), Meeting>,
     clusters: HashMap<usize, Meeting>,
     /// What strong writes have left, by block (or none) and address.
-    words: HashMap<(usize, u64), Released>,
+    words: HashMap<(usize, u64), Word>,
+    /// Changes of words so far.
+    stamps: u64,
 }
 
 impl Sync {
@@ -87,33 +97,35 @@ impl Check {
         let key = key_of(place);
         if what != Use::Write
             && let Some(word) = self.sync.words.get(&key)
+            && group.polled != Some((key, word.stamp, order.acquire))
         {
+            group.polled = Some((key, word.stamp, order.acquire));
             if order.acquire {
-                word.acquired(order.scope, domain, &mut group.known);
+                word.released
+                    .acquired(order.scope, domain, &mut group.known);
+            } else {
+                group.relaxed.join(&word.released);
             }
-            group.relaxed.join(word);
         }
         if what == Use::Read {
             return;
         }
-        let mut fresh = Released::default();
+        // What a read-modify-write changes still carries the releases before it.
+        if what == Use::Write {
+            self.sync.words.remove(&key);
+        }
+        if !order.release && group.fences.is_empty() {
+            return;
+        }
+        self.sync.stamps += 1;
+        let word = self.sync.words.entry(key).or_default();
+        word.stamp = self.sync.stamps;
         if order.release {
-            fresh.add(order.scope, domain, &group.known);
+            word.released.add(order.scope, domain, &group.known);
             group.told = true;
         }
         for (scope, known) in &group.fences {
-            fresh.add((*scope).min(order.scope), domain, known);
-        }
-        // What a read-modify-write changes still carries the releases before it.
-        match what {
-            Use::Change if fresh.is_empty() => {}
-            Use::Change => self.sync.words.entry(key).or_default().join(&fresh),
-            _ if fresh.is_empty() => {
-                self.sync.words.remove(&key);
-            }
-            _ => {
-                self.sync.words.insert(key, fresh);
-            }
+            word.released.add((*scope).min(order.scope), domain, known);
         }
     }
 

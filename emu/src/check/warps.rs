@@ -72,6 +72,8 @@ pub(super) struct Group {
     pub fences: Vec<(Scope, Known)>,
     /// What relaxed reads saw, for an acquire fence.
     pub relaxed: Released,
+    /// The word that was read last, with its stamp: polls that see nothing new learn nothing.
+    pub polled: Option<((usize, u64), u64, bool)>,
     /// Whether somebody may know of the clock as it is.
     pub told: bool,
 }
@@ -130,6 +132,7 @@ impl WarpState {
             known: Known::default(),
             fences: Vec::new(),
             relaxed: Released::default(),
+            polled: None,
             told: false,
         };
         group.known.seen.raise(first, 1);
