@@ -88,10 +88,8 @@ impl Machine {
         };
         let turn = 1 + self.random.below(TURN);
         let mut ran = 0;
-        let mut again = true;
         while ran < turn {
             let Some(fragment) = self.pick(&mut warp) else {
-                again = false;
                 break;
             };
             let mask = warp.fragments[fragment].mask;
@@ -123,15 +121,10 @@ impl Machine {
             self.end_warp(block);
             return;
         }
-        let again = again
-            && warp
-                .fragments
-                .iter()
-                .any(|fragment| fragment.wait == Wait::Ready)
-            || warp
-                .fragments
-                .iter()
-                .any(|fragment| fragment.wait == Wait::Ready);
+        let again = warp
+            .fragments
+            .iter()
+            .any(|fragment| fragment.wait == Wait::Ready);
         self.warps[id] = Some(warp);
         if again {
             self.ready.push(id);
