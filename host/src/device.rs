@@ -37,6 +37,9 @@ struct Inner {
     kernels: OnceLock<Kernels>,
 }
 
+/// The most GPUs of one emulated machine.
+const MAX_EMULATED: usize = 72;
+
 /// Device memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
@@ -57,7 +60,28 @@ impl Device {
     /// buffers and tensor maps; what the emulator finds wrong in a kernel is an error of whatever
     /// waits for it.
     pub fn emulated(config: EmulatorConfig) -> Result<Device> {
-        Ok(Device::with(Arc::new(Emulated::new(&config))))
+        let mut devices = Device::emulated_peers(config, 1)?;
+        devices.pop().ok_or(Error::NoDriver)
+    }
+
+    /// The emulated GPUs of one machine, which reach each other's shared memory: one for each rank,
+    /// to be used by a thread each. Kernels may wait for those of other ranks; a call that waits
+    /// runs the kernels of all. From 1 to 72.
+    ///
+    /// ```
+    /// let ranks = mok::Device::emulated_peers(mok::EmulatorConfig::default(), 4)?;
+    /// assert_eq!(ranks[3].ordinal(), 3);
+    /// # Ok::<(), mok::Error>(())
+    /// ```
+    pub fn emulated_peers(config: EmulatorConfig, gpus: usize) -> Result<Vec<Device>> {
+        if gpus == 0 || gpus > MAX_EMULATED {
+            return Err(Error::EmulatedGpus {
+                gpus,
+                limit: MAX_EMULATED,
+            });
+        }
+        let machine = Emulated::machine(&config, gpus).into_iter();
+        Ok(machine.map(|gpu| Device::with(Arc::new(gpu))).collect())
     }
 
     /// Whether this is an emulated GPU.

@@ -130,6 +130,14 @@ pub enum Error {
         /// What is wrong with them.
         reason: String,
     },
+    /// An emulated machine has no GPU, or more than it can.
+    #[error("an emulated machine has 1 to {limit} GPUs, not {gpus}")]
+    EmulatedGpus {
+        /// GPUs asked for.
+        gpus: usize,
+        /// The most.
+        limit: usize,
+    },
     /// The emulator refused a call, or found faults in the kernels that ran.
     #[error("emulator: {}", findings.join("\n"))]
     Emulator {

@@ -119,6 +119,36 @@ impl Stream {
         }
     }
 
+    /// Collects what is enqueued on this stream into a graph, instead of running it, until
+    /// [`Stream::end_capture`]. Calls that wait for the device fail until then.
+    ///
+    /// ```
+    /// let device = mok::Device::emulated(mok::EmulatorConfig::default())?;
+    /// let stream = device.stream()?;
+    /// let mut buffer = device.buffer_from(&[1u8; 16])?;
+    /// stream.begin_capture()?;
+    /// buffer.fill_on(7, &stream)?;
+    /// let graph = stream.end_capture()?;
+    /// graph.launch(&stream)?;
+    /// stream.synchronize()?;
+    /// assert_eq!(buffer.to_vec()?, [7; 16]);
+    /// # Ok::<(), mok::Error>(())
+    /// ```
+    pub fn begin_capture(&self) -> Result<()> {
+        // SAFETY: the stream lives as long as `self`.
+        unsafe { self.inner.backend.capture_begin(self.inner.handle) }
+    }
+
+    /// The graph of what was enqueued since [`Stream::begin_capture`].
+    pub fn end_capture(&self) -> Result<Graph> {
+        // SAFETY: the stream lives as long as `self`.
+        let handle = unsafe { self.inner.backend.capture_end(self.inner.handle) }?;
+        Ok(Graph {
+            backend: self.inner.backend.clone(),
+            handle,
+        })
+    }
+
     pub(crate) fn handle(&self) -> Handle {
         self.inner.handle
     }
@@ -214,5 +244,34 @@ impl Drop for Event {
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Event({:#x})", self.handle)
+    }
+}
+
+/// Work that was captured once and can be launched again and again. Memory and modules that it
+/// uses must outlive it.
+pub struct Graph {
+    backend: Arc<dyn Backend>,
+    handle: Handle,
+}
+
+impl Graph {
+    /// Enqueues the work.
+    pub fn launch(&self, stream: &Stream) -> Result<()> {
+        stream.check(&self.backend, "Graph::launch")?;
+        // SAFETY: both live; what was captured was enqueued under its own calls' contracts.
+        unsafe { self.backend.graph_launch(self.handle, stream.handle()) }
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: made by this backend, and owned. A failure has nowhere to go.
+        let _ = unsafe { self.backend.graph_destroy(self.handle) };
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Graph({:#x})", self.handle)
     }
 }

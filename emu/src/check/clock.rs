@@ -11,6 +11,9 @@ pub(super) type Agent = u32;
 pub(super) struct Clock {
     /// Ascending by agent.
     at: Vec<(Agent, u32)>,
+    /// For each GPU the last of its launches of which everything is ordered before. Within one
+    /// GPU launches are in order anyway, so this is empty where there is only one.
+    launches: Vec<u64>,
 }
 
 impl Clock {
@@ -28,7 +31,32 @@ impl Clock {
         }
     }
 
+    /// Everything of a GPU's launches up to this one is ordered before.
+    pub fn raise_launch(&mut self, gpu: usize, launch: u64) {
+        if self.launches.len() <= gpu {
+            self.launches.resize(gpu + 1, 0);
+        }
+        self.launches[gpu] = self.launches[gpu].max(launch);
+    }
+
+    /// Whether all of a launch is ordered before.
+    pub fn has_launch(&self, gpu: usize, launch: u64) -> bool {
+        self.launches.get(gpu).is_some_and(|&last| last >= launch)
+    }
+
+    /// What it says of some agents, and of launches.
+    pub fn only(&self, keep: impl Fn(Agent) -> bool) -> Clock {
+        let kept = self.at.iter().filter(|entry| keep(entry.0)).copied();
+        Clock {
+            at: kept.collect(),
+            launches: self.launches.clone(),
+        }
+    }
+
     pub fn join(&mut self, other: &Clock) {
+        for (gpu, &launch) in other.launches.iter().enumerate() {
+            self.raise_launch(gpu, launch);
+        }
         // Most joins bring nothing new, or only larger values.
         let mut at = 0;
         let mut missing = false;
@@ -71,6 +99,13 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// What is ordered before a launch is visible to every proxy.
+    pub fn start(&mut self, before: &Clock) {
+        for clock in [&mut self.seen, &mut self.shared, &mut self.global] {
+            clock.join(before);
+        }
+    }
+
     pub fn join(&mut self, other: &Known) {
         self.seen.join(&other.seen);
         self.shared.join(&other.shared);

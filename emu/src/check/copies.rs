@@ -49,7 +49,7 @@ impl Check {
         let (reads, writes) = match self.bulk.get(&key) {
             Some(&agents) => agents,
             None => {
-                let first = self.agent(2);
+                let first = self.agent(2, self.gpu());
                 self.bulk.insert(key, (first, first + 1));
                 (first, first + 1)
             }

@@ -76,7 +76,7 @@ impl Machine {
     }
 
     pub(crate) fn check_end_warp(&mut self, warp: &Warp) {
-        self.checked(|check| check.states[warp.checked as usize] = None);
+        self.checked(|check| check.end_warp(warp.checked));
     }
 
     pub(crate) fn check_end_block(&mut self, block: usize) {

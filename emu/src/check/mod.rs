@@ -29,7 +29,7 @@ use std::sync::Arc;
 use crate::code::Entry;
 use crate::machine::Place;
 use crate::report::{Finding, FindingKind};
-use clock::Agent;
+use clock::{Agent, Clock};
 use registers::Plan;
 pub(crate) use shadow::Use;
 use shadow::{Cell, Conflict, Fault, Judge, MOST_RECORDS, Pages, Record, Sets, id};
@@ -51,6 +51,11 @@ pub(crate) struct Check {
     plans: Vec<(Arc<Entry>, Arc<Plan>)>,
     launches: Launches,
     agents: Agent,
+    /// For each GPU, what its ended warps knew of other GPUs: later launches know it too. Empty
+    /// where there is only one.
+    histories: Vec<Clock>,
+    /// With several GPUs: from which agent on they are of which.
+    owners: Vec<(Agent, usize)>,
     records: Vec<Record>,
     recent: Vec<u32>,
     sets: Sets,
@@ -79,23 +84,62 @@ impl Check {
         let found = std::mem::take(&mut self.found);
         let notes = std::mem::take(&mut self.notes);
         let plans = std::mem::take(&mut self.plans);
+        let gpus = self.histories.len();
         *self = Check {
             found,
             notes,
             plans,
+            histories: vec![Clock::default(); gpus],
             ..Check::default()
         };
     }
 
-    fn agent(&mut self, count: u32) -> Agent {
+    /// A checker of this many GPUs.
+    pub(crate) fn of(gpus: usize) -> Check {
+        Check {
+            histories: vec![Clock::default(); if gpus > 1 { gpus } else { 0 }],
+            ..Check::default()
+        }
+    }
+
+    /// New agents, for what runs on a GPU.
+    fn agent(&mut self, count: u32, gpu: usize) -> Agent {
         let first = self.agents;
         self.agents += count;
+        if !self.histories.is_empty() && self.owners.last().is_none_or(|last| last.1 != gpu) {
+            self.owners.push((first, gpu));
+        }
         first
+    }
+
+    /// The GPU of the warp that runs.
+    fn gpu(&self) -> usize {
+        let warp = self.warps.get(self.now.warp as usize);
+        warp.map_or(0, |warp| warp.domain.gpu)
+    }
+
+    /// A warp has ended: what it knows of other GPUs, later launches of its own know.
+    fn end_warp(&mut self, warp: u32) {
+        let state = self.states.get_mut(warp as usize).and_then(Option::take);
+        let gpu = self.warps.get(warp as usize).map(|warp| warp.domain.gpu);
+        let (Some(state), Some(gpu)) = (state, gpu) else {
+            return;
+        };
+        let owners = &self.owners;
+        let foreign = |agent: Agent| {
+            let next = owners.partition_point(|owner| owner.0 <= agent);
+            next.checked_sub(1).is_none_or(|at| owners[at].1 != gpu)
+        };
+        if let Some(history) = self.histories.get_mut(gpu) {
+            for group in &state.groups {
+                history.join(&group.known.seen.only(foreign));
+            }
+        }
     }
 
     /// A new warp; gives its number.
     fn start(&mut self, mut info: WarpInfo, live: u32, shared: usize) -> u32 {
-        info.first = self.agent(AGENTS);
+        info.first = self.agent(AGENTS, info.domain.gpu);
         let known = self
             .plans
             .iter()
@@ -117,8 +161,14 @@ impl Check {
             self.shared[block] = vec![Cell::default(); shared.div_ceil(4)];
             self.written[block] = Written::new(shared);
         }
-        self.states
-            .push(Some(WarpState::new(info.first, live, plan)));
+        let mut state = WarpState::new(info.first, live, plan);
+        let gpu = info.domain.gpu;
+        if let Some(history) = self.histories.get_mut(gpu) {
+            // Launches of one GPU are in order, and between them every proxy sees everything.
+            history.raise_launch(gpu, info.launch.saturating_sub(1));
+            state.groups[0].known.start(history);
+        }
+        self.states.push(Some(state));
         self.warps.push(info);
         self.warps.len() as u32 - 1
     }

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::clock::{Agent, Known};
+use super::clock::{Clock, Agent, Known};
 use super::warps::{Launches, WarpInfo};
 use crate::code::Scope;
 
@@ -127,11 +127,19 @@ pub(super) struct Judge<'a> {
 impl Judge<'_> {
     fn ordered(&self, other: &Record) -> bool {
         other.agent == self.record.agent && !other.proxy
-            || self.known.seen.get(other.agent) >= other.clock
+            || self.covers(&self.known.seen, other)
             || self.launches.ordered(
                 &self.warps[other.warp as usize],
                 &self.warps[self.record.warp as usize],
             )
+    }
+
+    /// Whether a clock knows of an access.
+    fn covers(&self, clock: &Clock, other: &Record) -> bool {
+        clock.get(other.agent) >= other.clock || {
+            let warp = &self.warps[other.warp as usize];
+            clock.has_launch(warp.domain.gpu, warp.launch)
+        }
     }
 
     /// Whether both are strong, and each in the other's scope.
@@ -173,7 +181,7 @@ impl Judge<'_> {
                 &self.warps[record.warp as usize],
                 &self.warps[self.record.warp as usize],
             );
-            if !launches && visible.get(record.agent) < record.clock {
+            if !launches && !self.covers(visible, &record) {
                 return fault(Conflict::Proxy);
             }
         }

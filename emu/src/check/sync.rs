@@ -235,7 +235,7 @@ impl Check {
     }
 
     pub(crate) fn init_bar(&mut self, lane: u32, block: usize, offset: u32) {
-        let agent = self.agent(1);
+        let agent = self.agent(1, self.gpu());
         let pc = self.now.pc;
         let Some(record) = self.ordinary(lane, None) else {
             return;

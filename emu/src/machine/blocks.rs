@@ -52,20 +52,30 @@ fn place(number: u64, extent: [u32; 3]) -> [u32; 3] {
 
 impl Machine {
     /// Checks a launch and puts it behind those before it on its GPU. It runs with [`Machine::run`].
+    /// Gives its number.
     pub fn launch(&mut self, launch: Launch) -> Result<u64, LaunchError> {
-        self.check(&launch).map_err(|reason| LaunchError {
-            entry: launch.entry.name.clone(),
-            reason,
-        })?;
+        let number = self.reserve_launch();
+        self.launch_reserved(launch, number).map(|()| number)
+    }
+
+    /// A number for a launch that is enqueued now and given to the machine later, when what is
+    /// before it on its stream is over: what ended before this call is ordered before it.
+    pub fn reserve_launch(&mut self) -> u64 {
+        self.launched += 1;
+        self.launched
+    }
+
+    /// As [`Machine::launch`], with a number of [`Machine::reserve_launch`], used once.
+    pub fn launch_reserved(&mut self, launch: Launch, number: u64) -> Result<(), LaunchError> {
+        self.check_launch(&launch)?;
         let blocks = volume(launch.grid);
         let per_cluster = volume(launch.cluster);
-        self.launched += 1;
         let gpu = launch.gpu;
         let grid = Grid {
             next: 0,
             clusters: blocks / per_cluster,
             left: blocks,
-            number: self.launched,
+            number,
             launch,
         };
         let slot = self
@@ -78,16 +88,21 @@ impl Machine {
             });
         self.grids[slot] = Some(grid);
         self.waiting[gpu].push_back(slot);
-        Ok(self.launched)
+        Ok(())
+    }
+
+    /// What of a launch can't be; [`Machine::launch`] asks by itself.
+    pub fn check_launch(&self, launch: &Launch) -> Result<(), LaunchError> {
+        self.check(launch).map_err(|reason| LaunchError {
+            entry: launch.entry.name.clone(),
+            reason,
+        })
     }
 
     /// Whether a launch has ended.
     pub fn is_done(&self, number: u64) -> bool {
-        !self
-            .grids
-            .iter()
-            .flatten()
-            .any(|grid| grid.number == number)
+        let runs = |grid: &Grid| grid.number == number && grid.left > 0;
+        !self.grids.iter().flatten().any(runs)
     }
 
     fn check(&self, launch: &Launch) -> Result<(), String> {
@@ -187,8 +202,6 @@ impl Machine {
             while let Some(&slot) = self.waiting[gpu].front() {
                 match &self.grids[slot] {
                     Some(grid) if grid.left == 0 => {
-                        let number = grid.number;
-                        self.check_end_launch(number);
                         self.grids[slot] = None;
                         self.waiting[gpu].pop_front();
                     }
@@ -378,7 +391,9 @@ impl Machine {
             Special::NWarpId => volume(launch.block).div_ceil(32) as u32,
             Special::SmId => block.sm,
             Special::NSmId => self.config.sms,
-            Special::GridId => self.launched as u32,
+            Special::GridId => self.grids[block.grid]
+                .as_ref()
+                .map_or(0, |grid| grid.number as u32),
             Special::ClusterId(axis) => cluster[axis as usize],
             Special::NClusterId(axis) => launch.grid[axis as usize] / launch.cluster[axis as usize],
             Special::ClusterCtaid(axis) => inside[axis as usize],
@@ -430,6 +445,10 @@ impl Machine {
             usage.blocks -= 1;
             if let Some(grid) = &mut self.grids[block.grid] {
                 grid.left -= 1;
+                if grid.left == 0 {
+                    let number = grid.number;
+                    self.check_end_launch(number);
+                }
             }
         }
         self.clusters.remove(&members[0]);

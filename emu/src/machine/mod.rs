@@ -250,6 +250,8 @@ pub struct Machine {
     pub(crate) clock_reads: u64,
     /// How often time has jumped since a turn last made progress.
     pub(crate) jumps: u32,
+    /// Whether time may not jump: see [`Machine::hold_time`].
+    pub(crate) time_held: bool,
     pub(crate) usage: Vec<Vec<blocks::Usage>>,
     pub(crate) findings: Vec<Finding>,
     pub(crate) suppressed: u64,
@@ -279,12 +281,13 @@ impl Machine {
             progress: 0,
             clock_reads: 0,
             jumps: 0,
+            time_held: false,
             usage: vec![vec![blocks::Usage::default(); config.sms.max(1) as usize]; gpus],
             findings: Vec::new(),
             suppressed: 0,
             instructions: 0,
             launched: 0,
-            check: config.check.then(Box::default),
+            check: config.check.then(|| Box::new(Check::of(gpus))),
             config,
         }
     }

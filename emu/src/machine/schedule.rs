@@ -19,8 +19,18 @@ pub enum Outcome {
     Done,
     /// The slice is over, and there is more to do.
     More,
+    /// Only polls are left, and time is held: see [`Machine::hold_time`].
+    Polling,
     /// Nothing can run: the blocks were dropped, a finding says why.
     Stopped,
+}
+
+/// What [`Machine::unblock`] could do.
+enum Unblock {
+    Something,
+    Nothing,
+    /// Nothing but let time pass, which is held.
+    Held,
 }
 
 impl Machine {
@@ -39,10 +49,11 @@ impl Machine {
         for _ in 0..turns {
             self.start_blocks();
             if self.ready.is_empty() {
-                if !self.unblock() {
-                    return self.idle();
+                match self.unblock() {
+                    Unblock::Nothing => return self.idle(),
+                    Unblock::Held => return Outcome::Polling,
+                    Unblock::Something => continue,
                 }
-                continue;
             }
             if self.instructions >= self.config.instruction_limit {
                 let message = format!(
@@ -51,8 +62,12 @@ impl Machine {
                 );
                 return self.stop(FindingKind::Limit, &message);
             }
-            if self.all_polling() && !self.unblock() {
-                return self.idle();
+            if self.all_polling() {
+                match self.unblock() {
+                    Unblock::Nothing => return self.idle(),
+                    Unblock::Held => return Outcome::Polling,
+                    Unblock::Something => {}
+                }
             }
             let Some(id) = self.choose() else { continue };
             let before = self.progress;
@@ -86,6 +101,7 @@ impl Machine {
         let Some(mut warp) = self.warps[id].take() else {
             return;
         };
+        self.memory.viewer = self.blocks[warp.block].as_ref().map(|block| block.gpu);
         let turn = 1 + self.random.below(TURN);
         let mut ran = 0;
         while ran < turn {
@@ -115,6 +131,7 @@ impl Machine {
             }
         }
         self.time += ran.max(1);
+        self.memory.viewer = None;
         if warp.live == 0 {
             self.check_end_warp(&warp);
             let block = warp.block;
@@ -205,14 +222,24 @@ impl Machine {
         })
     }
 
-    /// Lets something happen while nothing runs: the next event, or time passing for those who
-    /// wait with a time limit. False if nothing can.
-    fn unblock(&mut self) -> bool {
-        if !self.events.is_empty() {
-            self.complete_next();
-            return true;
+    /// Holds simulated time while only polls are left, since whoever uses the machine may still
+    /// launch what they wait for. Runs then end with [`Outcome::Polling`], and time passes by
+    /// [`Machine::pass_time`].
+    pub fn hold_time(&mut self, hold: bool) {
+        self.time_held = hold;
+    }
+
+    /// Lets simulated nanoseconds pass, for kernels that wait with a deadline.
+    pub fn pass_time(&mut self, nanoseconds: u64) {
+        self.time = self.time.saturating_add(nanoseconds);
+        self.wake_try_waits();
+        for warp in self.warps.iter_mut().flatten() {
+            warp.polls = (self.progress, 0);
         }
-        // `try_wait` gives up after a while; kernels with deadlines see time pass.
+    }
+
+    /// `try_wait` gives up after a while. Says whether any thread was in one.
+    fn wake_try_waits(&mut self) -> bool {
         let mut woken = false;
         for id in 0..self.warps.len() {
             let Some(warp) = self.warps[id].as_mut() else {
@@ -230,20 +257,35 @@ impl Machine {
                 self.ready.push(id);
             }
         }
+        woken
+    }
+
+    /// Lets something happen while nothing runs: the next event, or time passing for those who
+    /// wait with a time limit.
+    fn unblock(&mut self) -> Unblock {
+        if !self.events.is_empty() {
+            self.complete_next();
+            return Unblock::Something;
+        }
+        if self.time_held && self.grids.iter().any(Option::is_some) {
+            return Unblock::Held;
+        }
+        // Kernels with deadlines see time pass.
+        let woken = self.wake_try_waits();
         if !woken && self.ready.is_empty() {
-            return false;
+            return Unblock::Nothing;
         }
         self.jumps += 1;
         let clocks = std::mem::take(&mut self.clock_reads);
         if self.jumps > MOST_JUMPS || (self.jumps > 3 && clocks == 0) {
-            return false;
+            return Unblock::Nothing;
         }
         // A microsecond at first, hours in the end.
         self.time = self.time.saturating_add(1000 << self.jumps.min(40));
         for warp in self.warps.iter_mut().flatten() {
             warp.polls = (self.progress, 0);
         }
-        true
+        Unblock::Something
     }
 
     /// Ends all launches with a finding that says where each warp is: for callers whose time is up.

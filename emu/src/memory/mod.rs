@@ -35,6 +35,8 @@ struct Region {
     data: Vec<u8>,
     gpu: usize,
     read_only: bool,
+    /// Whether kernels of other GPUs may not touch it.
+    private: bool,
     /// Which bytes were ever written, if somebody asks.
     written: Option<Written>,
 }
@@ -57,6 +59,8 @@ pub struct Memory {
     next: u64,
     /// Whether it is noted which bytes were written.
     notes_writes: bool,
+    /// The GPU whose threads run now; nobody's for the host and for copies under way.
+    pub(crate) viewer: Option<usize>,
 }
 
 impl Memory {
@@ -95,6 +99,7 @@ impl Memory {
                 data,
                 gpu,
                 read_only: false,
+                private: false,
                 written: self.notes_writes.then(|| Written::new(len)),
             },
         );
@@ -121,6 +126,13 @@ impl Memory {
         }
     }
 
+    /// Keeps an allocation from the kernels of other GPUs, as memory that is not mapped for peers.
+    pub fn make_private(&mut self, address: u64) {
+        if let Some(region) = self.regions.get_mut(&address) {
+            region.private = true;
+        }
+    }
+
     /// Bytes allocated on a GPU.
     pub fn used(&self, gpu: usize) -> u64 {
         self.regions
@@ -137,11 +149,15 @@ impl Memory {
 
     fn region(&self, address: u64) -> Option<(u64, &Region)> {
         let (&base, region) = self.regions.range(..=address).next_back()?;
-        (address - base < region.data.len() as u64).then_some((base, region))
+        let seen = !region.private || self.viewer.is_none_or(|gpu| gpu == region.gpu);
+        (seen && address - base < region.data.len() as u64).then_some((base, region))
     }
 
     fn fault(&self, address: u64, bytes: u64) -> Fault {
         let reason = match self.regions.range(..=address).next_back() {
+            Some((base, region)) if address - base < region.data.len() as u64 && region.private => {
+                format!("memory of GPU {} that is not mapped for peers", region.gpu)
+            }
             Some((base, region)) if address - base < region.data.len() as u64 + GAP => {
                 let past = address - base;
                 format!(
@@ -219,6 +235,25 @@ impl Memory {
         Ok(())
     }
 
+    /// Copies bytes for the host, and with them whether they were ever written.
+    pub fn host_copy(&mut self, to: u64, from: u64, bytes: u64) -> Result<(), Fault> {
+        let values = self.read(from, bytes)?.to_vec();
+        let unwritten: Vec<u64> = (0..bytes)
+            .filter(|byte| !self.all_written(from + byte, 1))
+            .collect();
+        self.host_write(to, &values)?;
+        for byte in unwritten {
+            self.mark_written(to + byte, 1, false);
+        }
+        Ok(())
+    }
+
+    /// Sets every byte, for the host.
+    pub fn host_fill(&mut self, to: u64, byte: u8, bytes: u64) -> Result<(), Fault> {
+        self.read(to, bytes)?;
+        self.host_write(to, &vec![byte; bytes as usize])
+    }
+
     /// Whether all of these bytes were ever written, as far as that is noted.
     pub(crate) fn all_written(&self, address: u64, bytes: u64) -> bool {
         self.region(address).is_none_or(|(base, region)| {
@@ -269,6 +304,23 @@ mod tests {
         memory.free(a).unwrap();
         assert!(memory.read(a, 1).is_err() && memory.free(a).is_err());
         assert!(memory.alloc(0, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn private_memory_is_for_its_own_gpu() {
+        let mut memory = Memory::default();
+        let (a, b) = (memory.alloc(0, 64).unwrap(), memory.alloc(0, 64).unwrap());
+        memory.make_private(a);
+        for (viewer, sees) in [(None, true), (Some(0), true), (Some(1), false)] {
+            memory.viewer = viewer;
+            assert_eq!(memory.read(a, 8).is_ok(), sees, "{viewer:?}");
+            assert_eq!(memory.write(a, 8).is_ok(), sees, "{viewer:?}");
+            assert!(memory.read(b, 8).is_ok());
+        }
+        let reason = memory.read(a, 8).unwrap_err().reason;
+        assert_eq!(reason, "memory of GPU 0 that is not mapped for peers");
+        let reason = memory.read(a + 64, 8).unwrap_err().reason;
+        assert_eq!(reason, "byte 64 of an allocation of 64 bytes");
     }
 
     #[test]

@@ -341,6 +341,81 @@ impl Backend for Cuda {
         Ok(milliseconds)
     }
 
+    unsafe fn capture_begin(&self, stream: Handle) -> Result<()> {
+        let driver = self.bind()?;
+        // This thread's calls only: other ranks' threads go on allocating and loading.
+        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32;
+        // SAFETY: a live stream, by the trait's contract.
+        let code = unsafe { (driver.capture_begin)(raw(stream), mode) };
+        driver.check(code, "cuStreamBeginCapture")
+    }
+
+    unsafe fn capture_end(&self, stream: Handle) -> Result<Handle> {
+        let driver = self.bind()?;
+        let (mut graph, mut ready) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: a live stream, by the trait's contract; the driver writes one handle.
+        let code = unsafe { (driver.capture_end)(raw(stream), &mut graph) };
+        driver.check(code, "cuStreamEndCapture")?;
+        // SAFETY: the graph was just made; the driver writes one handle.
+        let code = unsafe { (driver.graph_instantiate)(&mut ready, graph, 0) };
+        // SAFETY: made above and not used again; what was instantiated is a copy.
+        unsafe { (driver.graph_destroy)(graph) };
+        driver.check(code, "cuGraphInstantiateWithFlags")?;
+        Ok(ready.addr())
+    }
+
+    unsafe fn graph_launch(&self, graph: Handle, stream: Handle) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: live handles, by the trait's contract.
+        let code = unsafe { (driver.graph_launch)(raw(graph), raw(stream)) };
+        driver.check(code, "cuGraphLaunch")
+    }
+
+    unsafe fn graph_destroy(&self, graph: Handle) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: a live graph, by the trait's contract.
+        let code = unsafe { (driver.graph_exec_destroy)(raw(graph)) };
+        driver.check(code, "cuGraphExecDestroy")
+    }
+
+    fn mailbox_alloc(&self, words: usize) -> Result<u64> {
+        let driver = self.bind()?;
+        let mut address = ptr::null_mut();
+        // With unified addressing the device's address is the host's.
+        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        // SAFETY: the driver writes one address.
+        let code = unsafe { (driver.host_alloc)(&mut address, words * 8, flags) };
+        driver.check(code, "cuMemHostAlloc")?;
+        // SAFETY: just allocated, `words` words, and nobody knows of it yet.
+        unsafe { address.cast::<u64>().write_bytes(0, words) };
+        Ok(address.expose_provenance() as u64)
+    }
+
+    unsafe fn mailbox_free(&self, address: u64) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: allocated by `mailbox_alloc`, by the trait's contract.
+        let code = unsafe { (driver.host_free)(ptr::with_exposed_provenance_mut(address as usize)) };
+        driver.check(code, "cuMemFreeHost")
+    }
+
+    unsafe fn mailbox_read(&self, address: u64, to: &mut [u64]) -> Result<()> {
+        let from = ptr::with_exposed_provenance::<u64>(address as usize);
+        for (at, word) in to.iter_mut().enumerate() {
+            // SAFETY: inside the mailbox, by the trait's contract; the device writes whole words.
+            *word = unsafe { from.add(at).read_volatile() };
+        }
+        Ok(())
+    }
+
+    unsafe fn mailbox_clear(&self, address: u64, words: usize) -> Result<()> {
+        let to = ptr::with_exposed_provenance_mut::<u64>(address as usize);
+        for at in 0..words {
+            // SAFETY: as in `mailbox_read`.
+            unsafe { to.add(at).write_volatile(0) };
+        }
+        Ok(())
+    }
+
     fn module_load(&self, code: Code<'_>) -> Result<Handle> {
         let driver = self.bind()?;
         let image: *const c_void = match code {

@@ -92,6 +92,14 @@ driver! {
         event_synchronize(Ptr) as "cuEventSynchronize";
         event_query(Ptr) as "cuEventQuery";
         event_elapsed(*mut f32, Ptr, Ptr) as "cuEventElapsedTime";
+        capture_begin(Ptr, c_uint) as "cuStreamBeginCapture_v2";
+        capture_end(Ptr, *mut Ptr) as "cuStreamEndCapture";
+        graph_instantiate(*mut Ptr, Ptr, u64) as "cuGraphInstantiateWithFlags";
+        graph_destroy(Ptr) as "cuGraphDestroy";
+        graph_launch(Ptr, Ptr) as "cuGraphLaunch";
+        graph_exec_destroy(Ptr) as "cuGraphExecDestroy";
+        host_alloc(*mut Ptr, usize, c_uint) as "cuMemHostAlloc";
+        host_free(Ptr) as "cuMemFreeHost";
         module_load(*mut Ptr, *const c_void, c_uint, *mut c_int, *mut Ptr) as "cuModuleLoadDataEx";
         module_unload(Ptr) as "cuModuleUnload";
         module_function(*mut Ptr, Ptr, *const c_char) as "cuModuleGetFunction";

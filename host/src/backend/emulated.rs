@@ -1,18 +1,15 @@
 //! A GPU that is emulated in this process.
-//!
-//! Streams are one: work runs in the order in which it was enqueued, launches when something
-//! waits for them.
 
-use std::collections::HashMap;
 use std::ffi::CStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use mok_emu::code::Entry;
 use mok_emu::machine::{Config, Launch, Machine};
 use mok_emu::program::Program;
 use mok_emu::tensor::swizzle::Swizzle as EmulatedSwizzle;
 use mok_emu::tensor::tma::{Dtype, Fill, TensorMap};
+use parking_lot::MutexGuard;
 
+use super::fleet::{Fleet, Op, State};
 use super::{Backend, Code, DeviceInfo, DeviceLimits, Function, Handle, RawLaunch};
 use crate::emulator::EmulatorConfig;
 use crate::error::{Error, Result};
@@ -22,43 +19,17 @@ use crate::tensor_map::{DataType, OutOfBounds, Swizzle, TensorMapSpec};
 const MEMORY: usize = 16 << 30;
 
 #[derive(Debug)]
-struct State {
-    machine: Machine,
-    modules: HashMap<Handle, Program>,
-    functions: HashMap<Handle, Arc<Entry>>,
-    /// Simulated nanoseconds at which events were recorded.
-    events: HashMap<Handle, u64>,
-    next: Handle,
-}
-
-impl State {
-    fn handle(&mut self) -> Handle {
-        self.next += 1;
-        self.next
-    }
-
-    /// Runs what was launched. What the machine found is an error, once.
-    fn settle(&mut self) -> Result<()> {
-        self.machine.run();
-        let findings = self.machine.take_findings();
-        match findings.is_empty() {
-            true => Ok(()),
-            false => Err(Error::Emulator {
-                findings: findings.iter().map(ToString::to_string).collect(),
-            }),
-        }
-    }
-}
-
-#[derive(Debug)]
 pub(crate) struct Emulated {
     info: DeviceInfo,
-    state: Mutex<State>,
+    fleet: Arc<Fleet>,
+    gpu: usize,
 }
 
 impl Emulated {
-    pub(crate) fn new(config: &EmulatorConfig) -> Emulated {
+    /// The GPUs of one machine.
+    pub(crate) fn machine(config: &EmulatorConfig, gpus: usize) -> Vec<Emulated> {
         let machine = Machine::new(Config {
+            gpus,
             sms: config.sms.max(1),
             seed: config.seed,
             completion: config.completion,
@@ -76,40 +47,67 @@ impl Emulated {
             max_grid: [i32::MAX as u32, 65535, 65535],
             clusters: true,
         };
-        let info = DeviceInfo {
-            name: "emulated sm_90a".into(),
-            ordinal: 0,
-            capability: (9, 0),
-            limits,
-            driver_version: 0,
+        let fleet = Arc::new(Fleet::new(machine));
+        let device = |gpu| Emulated {
+            info: DeviceInfo {
+                name: "emulated sm_90a".into(),
+                ordinal: gpu,
+                capability: (9, 0),
+                limits,
+                driver_version: 0,
+            },
+            fleet: fleet.clone(),
+            gpu,
         };
-        let state = State {
-            machine,
-            modules: HashMap::new(),
-            functions: HashMap::new(),
-            events: HashMap::new(),
-            next: 0,
-        };
-        Emulated {
-            info,
-            state: Mutex::new(state),
-        }
+        (0..gpus).map(device).collect()
     }
 
-    /// A panic of another thread in the emulator leaves its state as it is.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fleet.state()
     }
 
     /// The state after everything that was enqueued.
     fn settled(&self) -> Result<MutexGuard<'_, State>> {
+        self.fleet.settled(self.gpu)
+    }
+
+    /// Enqueues work that touches these ranges.
+    fn enqueue(
+        &self,
+        call: &'static str,
+        stream: Handle,
+        ranges: &[(u64, usize)],
+        op: Op,
+    ) -> Result<()> {
         let mut state = self.state();
-        state.settle()?;
-        Ok(state)
+        for &(address, bytes) in ranges {
+            Fleet::check(&state, call, address, bytes)?;
+        }
+        state.enqueue(self.gpu, stream, op);
+        self.fleet.stir();
+        Ok(())
+    }
+
+    /// Whether two devices are GPUs of one machine.
+    pub(crate) fn is_peer(&self, other: &Emulated) -> bool {
+        Arc::ptr_eq(&self.fleet, &other.fleet)
+    }
+
+    /// Memory that kernels of all GPUs of the machine reach.
+    pub(crate) fn alloc_shared(&self, bytes: usize) -> Result<u64> {
+        let mut state = self.state();
+        let allocated = state.machine.memory.alloc(self.gpu, bytes as u64);
+        allocated.map_err(|error| fault("alloc", error.reason))
     }
 }
 
-fn fault(call: &'static str, error: impl std::fmt::Display) -> Error {
+impl Drop for Emulated {
+    fn drop(&mut self) {
+        self.fleet.leave(self.gpu);
+    }
+}
+
+pub(super) fn fault(call: &'static str, error: impl std::fmt::Display) -> Error {
     Error::Emulator {
         findings: vec![format!("{call}: {error}")],
     }
@@ -125,7 +123,7 @@ impl Backend for Emulated {
     }
 
     fn memory(&self) -> Result<(usize, usize)> {
-        let used = self.state().machine.memory.used(0) as usize;
+        let used = self.state().machine.memory.used(self.gpu) as usize;
         Ok((MEMORY.saturating_sub(used), MEMORY))
     }
 
@@ -135,25 +133,33 @@ impl Backend for Emulated {
 
     fn alloc(&self, bytes: usize) -> Result<u64> {
         let mut state = self.state();
-        let allocated = state.machine.memory.alloc(0, bytes as u64);
-        allocated.map_err(|error| fault("alloc", error.reason))
+        let memory = &mut state.machine.memory;
+        let address = memory
+            .alloc(self.gpu, bytes as u64)
+            .map_err(|error| fault("alloc", error.reason))?;
+        memory.make_private(address);
+        Ok(address)
     }
 
     unsafe fn free(&self, address: u64) -> Result<()> {
-        let mut state = self.settled()?;
-        let freed = state.machine.memory.free(address);
-        freed.map_err(|error| fault("free", error.reason))
+        // What went wrong before is for whoever waits for it; the memory is freed all the same.
+        let settled = self.settled().map(drop);
+        let freed = self.state().machine.memory.free(address);
+        settled.and(freed.map_err(|error| fault("free", error.reason)))
     }
 
-    unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize, _: Handle) -> Result<()> {
+    unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize, stream: Handle) -> Result<()> {
         // SAFETY: a valid host range, by the trait's contract.
-        let values = unsafe { std::slice::from_raw_parts(from, bytes) };
-        let copied = self.settled()?.machine.memory.host_write(to, values);
-        copied.map_err(|error| fault("copy to the device", error.reason))
+        let values = unsafe { std::slice::from_raw_parts(from, bytes) }.into();
+        let op = Op::Write { to, values };
+        self.enqueue("copy to the device", stream, &[(to, bytes)], op)
     }
 
-    unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize, _: Handle) -> Result<()> {
+    unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize, stream: Handle) -> Result<()> {
         let state = self.settled()?;
+        if state.is_captured(self.gpu, stream) {
+            return Err(fault("copy from the device", "the stream is being captured"));
+        }
         let values = state.machine.memory.read(from, bytes as u64);
         let values = values.map_err(|error| fault("copy from the device", error.reason))?;
         // SAFETY: a valid host range, by the trait's contract.
@@ -161,24 +167,15 @@ impl Backend for Emulated {
         Ok(())
     }
 
-    unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, _: Handle) -> Result<()> {
-        let mut state = self.settled()?;
-        let values = state
-            .machine
-            .memory
-            .read(from, bytes as u64)
-            .map(<[u8]>::to_vec);
-        let copied = values.and_then(|values| state.machine.memory.host_write(to, &values));
-        copied.map_err(|error| fault("copy on the device", error.reason))
+    unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: Handle) -> Result<()> {
+        let op = Op::Copy { to, from, bytes };
+        let ranges = [(to, bytes), (from, bytes)];
+        self.enqueue("copy on the device", stream, &ranges, op)
     }
 
-    unsafe fn fill(&self, to: u64, byte: u8, bytes: usize, _: Handle) -> Result<()> {
-        let filled = self
-            .settled()?
-            .machine
-            .memory
-            .host_write(to, &vec![byte; bytes]);
-        filled.map_err(|error| fault("fill", error.reason))
+    unsafe fn fill(&self, to: u64, byte: u8, bytes: usize, stream: Handle) -> Result<()> {
+        let op = Op::Fill { to, byte, bytes };
+        self.enqueue("fill", stream, &[(to, bytes)], op)
     }
 
     fn stream_create(&self) -> Result<Handle> {
@@ -207,28 +204,84 @@ impl Backend for Emulated {
         Ok(())
     }
 
-    unsafe fn event_record(&self, event: Handle, _: Handle) -> Result<()> {
-        let mut state = self.settled()?;
-        let time = state.machine.time();
-        state.events.insert(event, time);
-        Ok(())
+    unsafe fn event_record(&self, event: Handle, stream: Handle) -> Result<()> {
+        self.enqueue("record", stream, &[], Op::Record(event))
     }
 
-    unsafe fn event_synchronize(&self, _: Handle) -> Result<()> {
-        self.synchronize()
+    unsafe fn event_synchronize(&self, event: Handle) -> Result<()> {
+        let mut state = self.state();
+        match state.events.get(&event).copied() {
+            Some(recorded) => self.fleet.wait(&mut state, self.gpu, recorded.operation),
+            None => Ok(()),
+        }
     }
 
-    unsafe fn event_done(&self, _: Handle) -> Result<bool> {
-        // It was reached when it was recorded.
-        Ok(true)
+    unsafe fn event_done(&self, event: Handle) -> Result<bool> {
+        let state = self.state();
+        let recorded = state.events.get(&event);
+        Ok(recorded.is_none_or(|event| event.operation <= state.queues[self.gpu].completed))
     }
 
     unsafe fn event_elapsed(&self, start: Handle, end: Handle) -> Result<f32> {
         let state = self.state();
         match (state.events.get(&start), state.events.get(&end)) {
-            (Some(&start), Some(&end)) => Ok(end.saturating_sub(start) as f32 / 1e6),
+            (Some(start), Some(end)) => Ok(end.time.saturating_sub(start.time) as f32 / 1e6),
             _ => Err(fault("elapsed", "an event was never recorded")),
         }
+    }
+
+    unsafe fn capture_begin(&self, stream: Handle) -> Result<()> {
+        self.state().capture_begin(self.gpu, stream)
+    }
+
+    unsafe fn capture_end(&self, stream: Handle) -> Result<Handle> {
+        self.state().capture_end(self.gpu, stream)
+    }
+
+    unsafe fn graph_launch(&self, graph: Handle, _: Handle) -> Result<()> {
+        let mut state = self.state();
+        for op in state.graphs.get(&graph).cloned().unwrap_or_default() {
+            state.push(self.gpu, op);
+        }
+        self.fleet.stir();
+        Ok(())
+    }
+
+    unsafe fn graph_destroy(&self, graph: Handle) -> Result<()> {
+        self.state().graphs.remove(&graph);
+        Ok(())
+    }
+
+    fn mailbox_alloc(&self, words: usize) -> Result<u64> {
+        let mut state = self.state();
+        let memory = &mut state.machine.memory;
+        let bytes = words as u64 * 8;
+        let address = memory.alloc(self.gpu, bytes);
+        let address = address.map_err(|error| fault("alloc", error.reason))?;
+        let cleared = memory.host_fill(address, 0, bytes);
+        cleared.map_err(|error| fault("alloc", error.reason))?;
+        Ok(address)
+    }
+
+    unsafe fn mailbox_free(&self, address: u64) -> Result<()> {
+        // SAFETY: the same contract.
+        unsafe { self.free(address) }
+    }
+
+    unsafe fn mailbox_read(&self, address: u64, to: &mut [u64]) -> Result<()> {
+        let state = self.state();
+        let values = state.machine.memory.read(address, 8 * to.len() as u64);
+        let values = values.map_err(|error| fault("read", error.reason))?;
+        for (word, bytes) in to.iter_mut().zip(values.chunks_exact(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    unsafe fn mailbox_clear(&self, address: u64, words: usize) -> Result<()> {
+        let mut state = self.state();
+        let cleared = state.machine.memory.host_fill(address, 0, 8 * words as u64);
+        cleared.map_err(|error| fault("clear", error.reason))
     }
 
     fn module_load(&self, code: Code<'_>) -> Result<Handle> {
@@ -237,7 +290,7 @@ impl Backend for Emulated {
         };
         let text = text.to_str().map_err(|error| fault("load", error))?;
         let mut state = self.state();
-        let program = Program::load(&mut state.machine, 0, text);
+        let program = Program::load(&mut state.machine, self.gpu, text);
         let program = program.map_err(|error| Error::BadPtx {
             reason: error.to_string(),
         })?;
@@ -281,6 +334,7 @@ impl Backend for Emulated {
 
     unsafe fn launch(&self, launch: &RawLaunch<'_>) -> Result<()> {
         let mut state = self.state();
+        let stream = launch.stream;
         let entry = state.functions.get(&launch.function).cloned();
         let entry = entry.ok_or_else(|| fault("launch", "the kernel is not loaded"))?;
         let mut params = vec![0; entry.param_bytes as usize];
@@ -295,16 +349,20 @@ impl Backend for Emulated {
             })?;
             to.copy_from_slice(arg);
         }
-        let launched = state.machine.launch(Launch {
+        let launch = Launch {
             entry,
-            gpu: 0,
+            gpu: self.gpu,
             grid: launch.grid,
             block: launch.threads,
             cluster: [launch.cluster, 1, 1],
             dynamic_shared: launch.shared,
             params,
-        });
-        launched.map(drop).map_err(|error| fault("launch", error))
+        };
+        let fits = state.machine.check_launch(&launch);
+        fits.map_err(|error| fault("launch", error))?;
+        state.enqueue(self.gpu, stream, Op::Launch(launch, 0));
+        self.fleet.stir();
+        Ok(())
     }
 
     fn encode(&self, spec: &TensorMapSpec) -> Result<[u64; 16]> {

@@ -176,6 +176,43 @@ impl Backend for Fake {
         Ok(1.0)
     }
 
+    unsafe fn capture_begin(&self, _: Handle) -> Result<()> {
+        Ok(())
+    }
+
+    unsafe fn capture_end(&self, _: Handle) -> Result<Handle> {
+        Ok(self.state().handle())
+    }
+
+    unsafe fn graph_launch(&self, _: Handle, _: Handle) -> Result<()> {
+        Ok(())
+    }
+
+    unsafe fn graph_destroy(&self, graph: Handle) -> Result<()> {
+        self.state().drop_handle(graph);
+        Ok(())
+    }
+
+    fn mailbox_alloc(&self, words: usize) -> Result<u64> {
+        self.alloc(8 * words)
+    }
+
+    unsafe fn mailbox_free(&self, address: u64) -> Result<()> {
+        // SAFETY: the same contract.
+        unsafe { self.free(address) }
+    }
+
+    unsafe fn mailbox_read(&self, address: u64, to: &mut [u64]) -> Result<()> {
+        // SAFETY: valid ranges, by the trait's contract.
+        unsafe { pointer(address).cast::<u64>().copy_to(to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    unsafe fn mailbox_clear(&self, address: u64, words: usize) -> Result<()> {
+        // SAFETY: a valid range, by the trait's contract.
+        unsafe { self.fill(address, 0, 8 * words, 0) }
+    }
+
     fn module_load(&self, _: Code<'_>) -> Result<Handle> {
         Ok(self.state().handle())
     }

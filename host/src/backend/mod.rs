@@ -10,6 +10,7 @@ mod driver;
 pub(crate) mod emulated;
 #[cfg(test)]
 pub(crate) mod fake;
+mod fleet;
 
 use std::any::Any;
 use std::ffi::CStr;
@@ -112,6 +113,19 @@ pub(crate) trait Backend: Send + Sync + Debug + Any {
     unsafe fn event_synchronize(&self, event: Handle) -> Result<()>;
     unsafe fn event_done(&self, event: Handle) -> Result<bool>;
     unsafe fn event_elapsed(&self, start: Handle, end: Handle) -> Result<f32>;
+
+    /// Sends what is enqueued on the stream into a graph, until [`Backend::capture_end`].
+    unsafe fn capture_begin(&self, stream: Handle) -> Result<()>;
+    /// The graph of what was enqueued since, ready to launch.
+    unsafe fn capture_end(&self, stream: Handle) -> Result<Handle>;
+    unsafe fn graph_launch(&self, graph: Handle, stream: Handle) -> Result<()>;
+    unsafe fn graph_destroy(&self, graph: Handle) -> Result<()>;
+
+    /// Words of zeros that kernels write and the host reads while kernels run.
+    fn mailbox_alloc(&self, words: usize) -> Result<u64>;
+    unsafe fn mailbox_free(&self, address: u64) -> Result<()>;
+    unsafe fn mailbox_read(&self, address: u64, to: &mut [u64]) -> Result<()>;
+    unsafe fn mailbox_clear(&self, address: u64, words: usize) -> Result<()>;
 
     fn module_load(&self, code: Code<'_>) -> Result<Handle>;
     unsafe fn module_unload(&self, module: Handle) -> Result<()>;
