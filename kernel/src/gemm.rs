@@ -224,6 +224,3 @@ pub mod boxes {
     /// Wgrad, A and B `(columns, rows)`.
     pub const WGRAD: [u32; 2] = [PANEL, TILE_K];
 }
-
-/// The launch specs of every entry in the shipped PTX.
-pub static ENTRIES: &[&LaunchSpec] = &[&FORWARD, &DGRAD, &WGRAD];

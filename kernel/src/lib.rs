@@ -1,9 +1,9 @@
 //! Device code of mok-rs, and the half of it that hosts share.
 //!
 //! Built for `nvptx64-nvidia-cuda` this crate is the kernels; built for a host it
-//! is what both sides must agree on: [`gemm`], [`launch`], [`layout`], [`schedule`].
+//! is what both sides must agree on: [`gemm`], [`unfused`], [`symmetric`], [`launch`] and others.
 //!
-//! Reading order: [`gemm`] (what is computed), `entry` (each kernel's plan),
+//! Reading order: [`gemm`] and [`unfused`] (what is computed), `entry` (each kernel's plan),
 //! `role` (one warp's life a file), then `mma`, `sync` and `ptx` below them.
 #![no_std]
 #![deny(missing_docs)]
@@ -14,10 +14,14 @@
 )]
 
 pub mod arch;
+pub mod failure;
 pub mod gemm;
 pub mod launch;
 pub mod layout;
+pub mod route;
 pub mod schedule;
+pub mod symmetric;
+pub mod unfused;
 
 #[cfg(any(target_arch = "nvptx64", doc))]
 pub mod entry;
@@ -29,6 +33,23 @@ pub mod ptx;
 pub mod role;
 #[cfg(any(target_arch = "nvptx64", doc))]
 pub mod sync;
+
+/// The launch specs of every entry in the shipped PTX.
+pub static ENTRIES: &[&launch::LaunchSpec] = &[
+    &gemm::FORWARD,
+    &gemm::DGRAD,
+    &gemm::WGRAD,
+    &unfused::PUBLISH,
+    &unfused::SIGNAL,
+    &unfused::ABORT,
+    &unfused::COUNT,
+    &unfused::PLACE,
+    &unfused::SCATTER,
+    &unfused::DISPATCH,
+    &unfused::COMBINE,
+    &unfused::SWIGLU,
+    &unfused::WEIGH,
+];
 
 #[cfg(target_arch = "nvptx64")]
 #[panic_handler]

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::clock::{Clock, Agent, Known};
+use super::clock::{Agent, Clock, Known};
 use super::warps::{Launches, WarpInfo};
 use crate::code::Scope;
 

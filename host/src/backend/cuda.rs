@@ -394,7 +394,8 @@ impl Backend for Cuda {
     unsafe fn mailbox_free(&self, address: u64) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: allocated by `mailbox_alloc`, by the trait's contract.
-        let code = unsafe { (driver.host_free)(ptr::with_exposed_provenance_mut(address as usize)) };
+        let code =
+            unsafe { (driver.host_free)(ptr::with_exposed_provenance_mut(address as usize)) };
         driver.check(code, "cuMemFreeHost")
     }
 

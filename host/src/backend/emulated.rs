@@ -158,7 +158,10 @@ impl Backend for Emulated {
     unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize, stream: Handle) -> Result<()> {
         let state = self.settled()?;
         if state.is_captured(self.gpu, stream) {
-            return Err(fault("copy from the device", "the stream is being captured"));
+            return Err(fault(
+                "copy from the device",
+                "the stream is being captured",
+            ));
         }
         let values = state.machine.memory.read(from, bytes as u64);
         let values = values.map_err(|error| fault("copy from the device", error.reason))?;

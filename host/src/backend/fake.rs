@@ -204,7 +204,11 @@ impl Backend for Fake {
 
     unsafe fn mailbox_read(&self, address: u64, to: &mut [u64]) -> Result<()> {
         // SAFETY: valid ranges, by the trait's contract.
-        unsafe { pointer(address).cast::<u64>().copy_to(to.as_mut_ptr(), to.len()) };
+        unsafe {
+            pointer(address)
+                .cast::<u64>()
+                .copy_to(to.as_mut_ptr(), to.len())
+        };
         Ok(())
     }
 

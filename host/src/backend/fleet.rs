@@ -135,7 +135,10 @@ impl State {
     /// Sends a stream's work into a graph.
     pub fn capture_begin(&mut self, gpu: usize, stream: Handle) -> Result<()> {
         if self.queues[gpu].capture.is_some() {
-            return Err(fault("capture", "a stream of this device is being captured"));
+            return Err(fault(
+                "capture",
+                "a stream of this device is being captured",
+            ));
         }
         self.queues[gpu].capture = Some((stream, Vec::new()));
         Ok(())
@@ -318,8 +321,6 @@ impl Fleet {
     /// Whether a range lies in memory, before it is enqueued to be touched.
     pub fn check(state: &State, call: &'static str, address: u64, bytes: usize) -> Result<()> {
         let found = state.machine.memory.read(address, bytes as u64);
-        found
-            .map(drop)
-            .map_err(|error| fault(call, error.reason))
+        found.map(drop).map_err(|error| fault(call, error.reason))
     }
 }

@@ -94,7 +94,7 @@ pub struct Package<'a> {
 pub const SHIPPED: Package<'static> = Package {
     name: "mok-kernel",
     features: &["entries"],
-    entries: mok_kernel::gemm::ENTRIES,
+    entries: mok_kernel::ENTRIES,
     stem: STEM,
 };
 

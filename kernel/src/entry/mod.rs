@@ -1,3 +1,5 @@
 //! The kernels, each a short composition of roles.
 
 pub mod gemm;
+#[cfg(feature = "entries")]
+pub mod unfused;

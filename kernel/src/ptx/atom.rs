@@ -112,3 +112,15 @@ pub unsafe fn max_relaxed_gpu_u64(at: *mut u64, value: u64) {
         asm!("red.relaxed.gpu.global.max.u64 [{0}], {1};", in(reg64) at, in(reg64) value, options(nostack))
     };
 }
+
+/// Lowers a word to at most `value`, without order at gpu scope.
+///
+/// # Safety
+/// `at` is naturally aligned global memory, accessed by others only atomically.
+#[inline(always)]
+pub unsafe fn min_relaxed_gpu_u64(at: *mut u64, value: u64) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("red.relaxed.gpu.global.min.u64 [{0}], {1};", in(reg64) at, in(reg64) value, options(nostack))
+    };
+}

@@ -16,6 +16,7 @@ pub mod barrier;
 pub mod bulk;
 pub mod cvt;
 pub mod fence;
+pub mod float;
 pub mod global;
 pub mod matrix;
 pub mod mbarrier;

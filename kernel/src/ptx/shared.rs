@@ -109,3 +109,15 @@ pub unsafe fn store_cluster_u32(addr: ClusterAddr, value: u32) {
         asm!("st.shared::cluster.u32 [{0}], {1};", in(reg32) addr.0, in(reg32) value, options(nostack))
     };
 }
+
+/// Adds to a word of this block's shared memory, without order ("red").
+///
+/// # Safety
+/// `addr` is 4-byte aligned, inside the block's shared memory, and accessed by others only atomically.
+#[inline(always)]
+pub unsafe fn add_u32(addr: SmemAddr, value: u32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("red.relaxed.cta.shared.add.u32 [{0}], {1};", in(reg32) addr.0, in(reg32) value, options(nostack))
+    };
+}

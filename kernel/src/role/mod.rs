@@ -2,5 +2,8 @@
 
 pub mod load;
 pub mod multiply;
+pub mod peers;
 pub mod product;
+pub mod rows;
+pub mod schedule;
 pub mod table;

@@ -5,7 +5,8 @@ use half::bf16;
 use mok::gemm::{Form, Matrix, Sink};
 use mok::oracle::{EXACT, ROUNDED, Reference};
 use mok::{Arch, DevicePtr, fill, kernels};
-use mok_kernel::gemm::{ENTRIES, ROW_ALIGN, shared_plan};
+use mok_kernel::ENTRIES;
+use mok_kernel::gemm::{ROW_ALIGN, shared_plan};
 
 use crate::products;
 use crate::progress::Progress;

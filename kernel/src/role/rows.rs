@@ -1,0 +1,284 @@
+//! What is done row by row: moving between ranks, the activation, the weighted sum. A warp a row.
+
+use crate::ptx::cvt::{pack_bf16, unpack_bf16};
+use crate::ptx::float::{exp2, fma};
+use crate::ptx::{global, reg};
+use crate::role::peers::{failed, region};
+use crate::route::Route;
+use crate::unfused::{MoveArgs, SwigluArgs, WeighArgs};
+
+/// bf16 elements of 16 bytes.
+const CHUNK: u32 = 8;
+/// Two bf16 NaNs.
+const NAN: u32 = 0x7fff_7fff;
+
+/// This warp's number in the grid, and how many there are.
+#[inline(always)]
+fn warp() -> (u32, u32) {
+    let per_block = reg::block_dim() / 32;
+    let own = reg::block_idx() * per_block + reg::thread_idx() / 32;
+    (own, reg::grid_dim() * per_block)
+}
+
+/// The route of a row.
+///
+/// # Safety
+/// `rows` addresses the routes of more rows than `row`, which nobody writes.
+#[inline(always)]
+unsafe fn route_of(rows: u64, row: u32) -> Route {
+    // SAFETY: the caller's contract.
+    Route(unsafe { global::load_u32(rows + 4 * row as u64) })
+}
+
+/// Copies a row of `elements` bf16, by all lanes.
+///
+/// # Safety
+/// Both rows are valid, 16-byte aligned, and nobody else touches them meanwhile.
+#[inline(always)]
+unsafe fn copy_row(to: u64, from: u64, elements: u32) {
+    let chunks = elements / CHUNK;
+    let mut chunk = reg::lane();
+    // Several loads in flight: a row from a peer is far away.
+    while chunk + 96 < chunks {
+        let at = |step: u32| 16 * (chunk + 32 * step) as u64;
+        // SAFETY: inside the rows.
+        unsafe {
+            let a = global::load_v4(from + at(0));
+            let b = global::load_v4(from + at(1));
+            let c = global::load_v4(from + at(2));
+            let d = global::load_v4(from + at(3));
+            global::store_v4(to + at(0), a);
+            global::store_v4(to + at(1), b);
+            global::store_v4(to + at(2), c);
+            global::store_v4(to + at(3), d);
+        }
+        chunk += 128;
+    }
+    while chunk < chunks {
+        let at = 16 * chunk as u64;
+        // SAFETY: inside the rows.
+        unsafe { global::store_v4(to + at, global::load_v4(from + at)) };
+        chunk += 32;
+    }
+}
+
+/// Where a route's token stands on its rank.
+///
+/// # Safety
+/// `args` describes live memory, and the route is one of the schedule's.
+#[inline(always)]
+unsafe fn token_at(args: &MoveArgs, route: Route) -> u64 {
+    // SAFETY: the caller's contract.
+    let peer = unsafe { region(&args.rank, route.rank()) };
+    peer + args.rank.plan.x + 2 * route.token() as u64 * args.hidden as u64
+}
+
+/// Where a route's result belongs on its rank.
+///
+/// # Safety
+/// As [`token_at`].
+#[inline(always)]
+unsafe fn slot_at(args: &MoveArgs, route: Route) -> u64 {
+    // SAFETY: the caller's contract.
+    let peer = unsafe { region(&args.rank, route.rank()) };
+    let slot = route.token() as u64 * args.top_k as u64 + route.k() as u64;
+    peer + args.rank.plan.slots + 2 * slot * args.hidden as u64
+}
+
+/// Any grid: pulls each row's token from its rank.
+///
+/// # Safety
+/// Whole warps run it; `args` describes live memory, every rank's tokens are there, and the
+/// schedule is complete.
+#[inline(always)]
+pub unsafe fn dispatch(args: &MoveArgs) {
+    // SAFETY: the caller's contract; a row has one warp.
+    unsafe {
+        for_rows(args, |row, route| {
+            copy_row(row, token_at(args, route), args.hidden)
+        });
+    }
+}
+
+/// Any grid: pushes each row into its route's slot.
+///
+/// # Safety
+/// As [`dispatch`]; the peers have read what their slots held before.
+#[inline(always)]
+pub unsafe fn combine(args: &MoveArgs) {
+    // SAFETY: the caller's contract; a route has one row.
+    unsafe {
+        for_rows(args, |row, route| {
+            copy_row(slot_at(args, route), row, args.hidden)
+        });
+    }
+}
+
+/// Calls `each` with the address and the route of every row of this warp.
+///
+/// # Safety
+/// `args` describes live memory, and the schedule is complete.
+#[inline(always)]
+unsafe fn for_rows(args: &MoveArgs, each: impl Fn(u64, Route)) {
+    let (mut row, warps) = warp();
+    // SAFETY: the caller's contract.
+    unsafe {
+        if failed(args.rank.state) {
+            return;
+        }
+        let total = global::load_u32(args.row_total);
+        while row < total {
+            let route = route_of(args.rows, row);
+            if !route.is_padding() {
+                each(args.matrix + 2 * row as u64 * args.hidden as u64, route);
+            }
+            row += warps;
+        }
+    }
+}
+
+/// `silu(g) * u`, after the clamp.
+#[inline(always)]
+fn swiglu_of(gate: f32, up: f32, limit: f32) -> f32 {
+    // Comparisons that a NaN fails, so that it passes through.
+    let gate = if gate > limit { limit } else { gate };
+    let up = if up > limit { limit } else { up };
+    let up = if up < -limit { -limit } else { up };
+    const LOG2_E: f32 = core::f32::consts::LOG2_E;
+    gate / (1.0 + exp2(-gate * LOG2_E)) * up
+}
+
+/// Any grid: the activation.
+///
+/// # Safety
+/// Whole warps run it; `args` describes live memory that nobody else touches.
+#[inline(always)]
+pub unsafe fn swiglu(args: &SwigluArgs) {
+    let (mut row, warps) = warp();
+    let limit = f32::from_bits(args.limit);
+    // SAFETY: the caller's contract; a row has one warp.
+    unsafe {
+        if failed(args.state) {
+            return;
+        }
+        let total = global::load_u32(args.row_total);
+        while row < total {
+            if args.rows == 0 || !route_of(args.rows, row).is_padding() {
+                let mut chunk = reg::lane();
+                while chunk < args.columns / CHUNK {
+                    let at = 2 * (row as u64 * args.columns as u64 + (chunk * CHUNK) as u64);
+                    let gate = global::load_v4(args.gate + at);
+                    let up = global::load_v4(args.up + at);
+                    let pair = |gate: u32, up: u32| {
+                        let (g0, g1) = unpack_bf16(gate);
+                        let (u0, u1) = unpack_bf16(up);
+                        pack_bf16(swiglu_of(g0, u0, limit), swiglu_of(g1, u1, limit))
+                    };
+                    global::store_v4(
+                        args.out + at,
+                        [
+                            pair(gate[0], up[0]),
+                            pair(gate[1], up[1]),
+                            pair(gate[2], up[2]),
+                            pair(gate[3], up[3]),
+                        ],
+                    );
+                    chunk += 32;
+                }
+            }
+            row += warps;
+        }
+    }
+}
+
+/// Any grid: the weighted sum of each token's slots.
+///
+/// # Safety
+/// Whole warps run it; `args` describes live memory that nobody else touches, and every rank's
+/// results are there.
+#[inline(always)]
+pub unsafe fn weigh(args: &WeighArgs) {
+    let (mut token, warps) = warp();
+    let rank = &args.rank;
+    // SAFETY: the caller's contract; a token has one warp.
+    unsafe {
+        let gone = failed(rank.state);
+        let own = region(rank, rank.rank);
+        let routes = own + rank.plan.routes + rank.rank as u64 * rank.plan.routes_stride;
+        while token < args.tokens {
+            let first = token as u64 * args.top_k as u64;
+            let mut chunk = reg::lane();
+            while chunk < args.hidden / CHUNK {
+                let at = 2 * (token as u64 * args.hidden as u64 + (chunk * CHUNK) as u64);
+                if gone {
+                    global::store_v4(args.out + at, [NAN; 4]);
+                } else {
+                    let mut start = [0; 4];
+                    if args.shared != 0 {
+                        start = global::load_v4(args.shared + at);
+                    }
+                    let mut sum = Sum::of(start);
+                    let mut k = 0;
+                    while k < args.top_k {
+                        let route = first + k as u64;
+                        if global::load_u32(routes + 4 * route) as i32 >= 0 {
+                            let weight = global::load_u32(args.router_weights + 4 * route);
+                            let slot = 2 * (route * args.hidden as u64 + (chunk * CHUNK) as u64);
+                            let values = global::load_v4(own + rank.plan.slots + slot);
+                            sum.add(f32::from_bits(weight), values);
+                        }
+                        k += 1;
+                    }
+                    global::store_v4(args.out + at, sum.rounded());
+                }
+                chunk += 32;
+            }
+            token += warps;
+        }
+    }
+}
+
+/// Sums of eight neighbouring elements.
+struct Sum {
+    pairs: [(f32, f32); 4],
+}
+
+impl Sum {
+    #[inline(always)]
+    fn of(words: [u32; 4]) -> Sum {
+        Sum {
+            pairs: [
+                unpack_bf16(words[0]),
+                unpack_bf16(words[1]),
+                unpack_bf16(words[2]),
+                unpack_bf16(words[3]),
+            ],
+        }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, weight: f32, words: [u32; 4]) {
+        let one = |(a, b): (f32, f32), word: u32| {
+            let (x, y) = unpack_bf16(word);
+            (fma(weight, x, a), fma(weight, y, b))
+        };
+        let [a, b, c, d] = self.pairs;
+        self.pairs = [
+            one(a, words[0]),
+            one(b, words[1]),
+            one(c, words[2]),
+            one(d, words[3]),
+        ];
+    }
+
+    #[inline(always)]
+    fn rounded(&self) -> [u32; 4] {
+        let [a, b, c, d] = self.pairs;
+        [
+            pack_bf16(a.0, a.1),
+            pack_bf16(b.0, b.1),
+            pack_bf16(c.0, c.1),
+            pack_bf16(d.0, d.1),
+        ]
+    }
+}
