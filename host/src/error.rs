@@ -5,6 +5,7 @@ use mok_kernel::arch::Arch;
 use crate::gemm::GemmError;
 use crate::groups::GroupsError;
 use crate::launch::LaunchError;
+use crate::layer::LayerError;
 use crate::tensor_map::TensorMapError;
 
 /// A result with this crate's [`Error`].
@@ -184,6 +185,22 @@ pub enum Error {
     /// A grouped GEMM breaks a limit.
     #[error(transparent)]
     Gemm(#[from] GemmError),
+    /// A layer cannot be, or a call of it failed.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    /// Ranks could not talk to each other.
+    #[error(transparent)]
+    Comm(#[from] mok_comm::Error),
+    /// Ranks whose emulated GPUs cannot reach each other.
+    #[error(
+        "ranks {rank} and {other} have GPUs of different emulated machines: make them with one `Device::emulated_peers`, for threads of one process"
+    )]
+    OtherMachine {
+        /// This rank.
+        rank: usize,
+        /// The other.
+        other: usize,
+    },
     /// Group sizes break a limit.
     #[error(transparent)]
     Groups(#[from] GroupsError),

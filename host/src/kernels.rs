@@ -2,6 +2,7 @@
 
 use mok_kernel::arch::Arch;
 use mok_kernel::gemm::Form;
+use mok_kernel::unfused;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -40,6 +41,39 @@ pub fn embedded(arch: Arch) -> Option<&'static Embedded> {
 pub struct Kernels {
     module: Module,
     gemm: [Kernel; 3],
+    layer: LayerKernels,
+}
+
+/// The kernels of the layer in separate launches.
+#[derive(Clone, Debug)]
+pub(crate) struct LayerKernels {
+    pub publish: Kernel,
+    pub signal: Kernel,
+    pub abort: Kernel,
+    pub count: Kernel,
+    pub place: Kernel,
+    pub scatter: Kernel,
+    pub dispatch: Kernel,
+    pub combine: Kernel,
+    pub swiglu: Kernel,
+    pub weigh: Kernel,
+}
+
+impl LayerKernels {
+    fn of(module: &Module) -> Result<LayerKernels> {
+        Ok(LayerKernels {
+            publish: module.shipped_kernel(&unfused::PUBLISH)?,
+            signal: module.shipped_kernel(&unfused::SIGNAL)?,
+            abort: module.shipped_kernel(&unfused::ABORT)?,
+            count: module.shipped_kernel(&unfused::COUNT)?,
+            place: module.shipped_kernel(&unfused::PLACE)?,
+            scatter: module.shipped_kernel(&unfused::SCATTER)?,
+            dispatch: module.shipped_kernel(&unfused::DISPATCH)?,
+            combine: module.shipped_kernel(&unfused::COMBINE)?,
+            swiglu: module.shipped_kernel(&unfused::SWIGLU)?,
+            weigh: module.shipped_kernel(&unfused::WEIGH)?,
+        })
+    }
 }
 
 impl Kernels {
@@ -51,6 +85,7 @@ impl Kernels {
         let [forward, dgrad, wgrad] = Form::ALL.map(|form| module.shipped_kernel(form.spec()));
         Ok(Kernels {
             gemm: [forward?, dgrad?, wgrad?],
+            layer: LayerKernels::of(&module)?,
             module,
         })
     }
@@ -63,6 +98,10 @@ impl Kernels {
     /// The module, for its other entries.
     pub fn module(&self) -> &Module {
         &self.module
+    }
+
+    pub(crate) fn layer(&self) -> &LayerKernels {
+        &self.layer
     }
 
     /// A form of the grouped GEMM.

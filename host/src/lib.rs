@@ -33,6 +33,7 @@ pub mod gemm;
 mod groups;
 pub mod kernels;
 pub mod launch;
+pub mod layer;
 mod mailbox;
 mod memory;
 mod module;

@@ -35,9 +35,11 @@ use crate::gemm::{Form, Sink};
 use crate::groups::Groups;
 
 mod compare;
+mod layer;
 mod product;
 
 pub use compare::{Comparison, EXACT, Limits, ROUNDED};
+pub use layer::{Expert, Layer, Tokens};
 
 /// What the oracle can't compute or compare.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -340,6 +342,11 @@ pub struct Reference {
 }
 
 impl Reference {
+    /// Packed rows with their numbers.
+    fn of_rows(cols: usize, rows: Vec<usize>, values: Vec<f64>) -> Reference {
+        Reference { rows, cols, values }
+    }
+
     /// The rows and their values.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &[f64])> {
         // Rows without columns have no chunks; they have nothing to say either.

@@ -48,6 +48,8 @@ pub struct PublishArgs {
     pub rank: RankArgs,
     /// Device address of `i32 [tokens][top_k]`.
     pub topk_experts: u64,
+    /// Device address of a `u32` for the tokens of this rank: rows of the shared expert.
+    pub token_count: u64,
     /// Tokens of this rank.
     pub tokens: u32,
     /// Experts of a token.
@@ -161,6 +163,8 @@ pub struct SwigluArgs {
 pub struct WeighArgs {
     /// The rank.
     pub rank: RankArgs,
+    /// Device address of `i32 [tokens][top_k]`.
+    pub topk_experts: u64,
     /// Device address of `f32 [tokens][top_k]`.
     pub router_weights: u64,
     /// Device address of `bf16 [tokens][hidden]`, or 0.

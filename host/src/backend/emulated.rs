@@ -88,9 +88,9 @@ impl Emulated {
         Ok(())
     }
 
-    /// Whether two devices are GPUs of one machine.
-    pub(crate) fn is_peer(&self, other: &Emulated) -> bool {
-        Arc::ptr_eq(&self.fleet, &other.fleet)
+    /// The same number for the GPUs of one machine.
+    pub(crate) fn machine_id(&self) -> u64 {
+        Arc::as_ptr(&self.fleet).addr() as u64
     }
 
     /// Memory that kernels of all GPUs of the machine reach.

@@ -204,7 +204,6 @@ pub unsafe fn weigh(args: &WeighArgs) {
     unsafe {
         let gone = failed(rank.state);
         let own = region(rank, rank.rank);
-        let routes = own + rank.plan.routes + rank.rank as u64 * rank.plan.routes_stride;
         while token < args.tokens {
             let first = token as u64 * args.top_k as u64;
             let mut chunk = reg::lane();
@@ -221,7 +220,7 @@ pub unsafe fn weigh(args: &WeighArgs) {
                     let mut k = 0;
                     while k < args.top_k {
                         let route = first + k as u64;
-                        if global::load_u32(routes + 4 * route) as i32 >= 0 {
+                        if global::load_u32(args.topk_experts + 4 * route) as i32 >= 0 {
                             let weight = global::load_u32(args.router_weights + 4 * route);
                             let slot = 2 * (route * args.hidden as u64 + (chunk * CHUNK) as u64);
                             let values = global::load_v4(own + rank.plan.slots + slot);

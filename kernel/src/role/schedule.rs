@@ -27,6 +27,9 @@ pub unsafe fn publish(args: &PublishArgs) {
         if route == 0 {
             let tokens = peer + rank.plan.tokens + 4 * rank.rank as u64;
             global::store_u32(tokens, args.tokens);
+            if reg::block_idx_y() == 0 {
+                global::store_u32(args.token_count, args.tokens);
+            }
         }
         while route < routes {
             let expert = global::load_u32(args.topk_experts + 4 * route as u64);

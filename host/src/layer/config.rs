@@ -1,0 +1,276 @@
+//! What a layer is like, and what it needs.
+
+use std::time::Duration;
+
+use mok_kernel::route::{
+    MAX_EXPERTS, MAX_RANKS, MAX_TOKENS, MAX_TOP_K, SEGMENT, chunks, local_experts,
+};
+use mok_kernel::symmetric::SymmetricPlan;
+
+use super::error::LayerError;
+
+/// Sizes of rows are multiples of this.
+const GRAIN: u32 = 64;
+/// The largest hidden and intermediate size; beyond it offsets inside a rank's rows would not fit.
+const MAX_SIZE: u32 = 1 << 18;
+/// The longest deadline.
+const MAX_DEADLINE: Duration = Duration::from_secs(1 << 32);
+
+/// A mixture-of-experts layer: its sizes, and the settings of its calls. The same on every rank.
+///
+/// ```
+/// use mok::layer::MoeConfig;
+///
+/// // 8 experts of 128, hidden size 256, 2 experts a token, up to 1,000 tokens a rank.
+/// let config = MoeConfig::new(8, 256, 128, 2, 1000).with_shared(64);
+/// config.check(4)?;
+/// println!("{} bytes on each of 4 ranks", config.memory(4)?.total());
+/// # Ok::<(), mok::layer::LayerError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MoeConfig {
+    /// Routed experts of the layer, on all ranks together: 1 to 1,024.
+    pub experts: u32,
+    /// Hidden size: a multiple of 64.
+    pub hidden: u32,
+    /// Intermediate size of a routed expert: a multiple of 64.
+    pub intermediate: u32,
+    /// Experts of a token: 1 to 32.
+    pub top_k: u32,
+    /// The most tokens of a rank in one call: 0 to 2^20.
+    pub max_tokens: u32,
+    /// Intermediate size of the shared expert, a multiple of 64; 0 if there is none.
+    pub shared_intermediate: u32,
+    /// Rows that each rank has room for, each expert's padded to a multiple of 128; a multiple of
+    /// 128. `None` takes twice an even share, or all that can come where that is less.
+    pub schedule_capacity: Option<u32>,
+    /// Clamps gate to at most this, and up to within it, before the activation.
+    pub swiglu_limit: Option<f32>,
+    /// How long a rank waits for the others at the start of a call.
+    pub start_deadline: Duration,
+    /// How long a rank waits for the others after that.
+    pub progress_deadline: Duration,
+}
+
+/// Device memory of one rank, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerMemory {
+    /// What peers reach.
+    pub symmetric: u64,
+    /// What only the rank reaches: shared between the layers of one workspace.
+    pub workspace: u64,
+    /// Of each schedule.
+    pub schedule: u64,
+}
+
+impl LayerMemory {
+    /// With one schedule.
+    pub fn total(&self) -> u64 {
+        self.symmetric + self.workspace + self.schedule
+    }
+}
+
+impl MoeConfig {
+    /// A layer without a shared expert, with the default settings.
+    pub fn new(
+        experts: u32,
+        hidden: u32,
+        intermediate: u32,
+        top_k: u32,
+        max_tokens: u32,
+    ) -> MoeConfig {
+        MoeConfig {
+            experts,
+            hidden,
+            intermediate,
+            top_k,
+            max_tokens,
+            shared_intermediate: 0,
+            schedule_capacity: None,
+            swiglu_limit: None,
+            start_deadline: Duration::from_secs(600),
+            progress_deadline: Duration::from_secs(30),
+        }
+    }
+
+    /// With a shared expert of this intermediate size.
+    pub fn with_shared(mut self, intermediate: u32) -> Self {
+        self.shared_intermediate = intermediate;
+        self
+    }
+
+    /// With room for this many rows on each rank.
+    pub fn with_schedule_capacity(mut self, rows: u32) -> Self {
+        self.schedule_capacity = Some(rows);
+        self
+    }
+
+    /// With the activation's inputs clamped.
+    pub fn with_swiglu_limit(mut self, limit: f32) -> Self {
+        self.swiglu_limit = Some(limit);
+        self
+    }
+
+    /// With these deadlines.
+    pub fn with_deadlines(mut self, start: Duration, progress: Duration) -> Self {
+        (self.start_deadline, self.progress_deadline) = (start, progress);
+        self
+    }
+
+    /// Checks the limits, for this many ranks.
+    pub fn check(&self, ranks: usize) -> Result<(), LayerError> {
+        let range = |what, value: u64, least: u64, most: u64| {
+            let error = LayerError::Range {
+                what,
+                value,
+                least,
+                most,
+            };
+            if (least..=most).contains(&value) {
+                Ok(())
+            } else {
+                Err(error)
+            }
+        };
+        let multiple = |what, value: u32, of: u32| match value % of {
+            0 => Ok(()),
+            _ => Err(LayerError::Multiple {
+                what,
+                value: value.into(),
+                of: of.into(),
+            }),
+        };
+        range("ranks", ranks as u64, 1, MAX_RANKS.into())?;
+        range("experts", self.experts.into(), 1, MAX_EXPERTS.into())?;
+        range("top_k", self.top_k.into(), 1, MAX_TOP_K.into())?;
+        range("max_tokens", self.max_tokens.into(), 0, MAX_TOKENS.into())?;
+        let sizes = [
+            ("hidden", self.hidden),
+            ("intermediate", self.intermediate),
+            ("shared_intermediate", self.shared_intermediate),
+        ];
+        for (what, value) in sizes {
+            multiple(what, value, GRAIN)?;
+            if what != "shared_intermediate" || value != 0 {
+                range(what, value.into(), GRAIN.into(), MAX_SIZE.into())?;
+            }
+        }
+        if let Some(rows) = self.schedule_capacity {
+            multiple("schedule_capacity", rows, SEGMENT)?;
+            range("schedule_capacity", rows.into(), 0, MAX_ROWS)?;
+        }
+        if let Some(value) = self.swiglu_limit
+            && !(value > 0.0 && value.is_finite())
+        {
+            return Err(LayerError::SwigluLimit { value });
+        }
+        let deadlines = [
+            ("start_deadline", self.start_deadline),
+            ("progress_deadline", self.progress_deadline),
+        ];
+        for (what, value) in deadlines {
+            if value.is_zero() || value > MAX_DEADLINE {
+                return Err(LayerError::DeadlineRange {
+                    what,
+                    value,
+                    most: MAX_DEADLINE,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows that each rank has room for. The sizes are within their limits.
+    pub fn capacity(&self, ranks: usize) -> u32 {
+        if let Some(rows) = self.schedule_capacity {
+            return rows;
+        }
+        let (ranks, experts) = (ranks.max(1) as u64, u64::from(self.experts.max(1)));
+        let local = experts.div_ceil(ranks);
+        let routes = ranks * u64::from(self.max_tokens) * u64::from(self.top_k);
+        let padding = local * u64::from(SEGMENT - 1);
+        let rows = routes.min(2 * (routes * local).div_ceil(experts)) + padding;
+        rows.next_multiple_of(SEGMENT.into()).min(MAX_ROWS) as u32
+    }
+
+    /// The device memory that each rank needs, asked before anything is allocated.
+    pub fn memory(&self, ranks: usize) -> Result<LayerMemory, LayerError> {
+        self.check(ranks)?;
+        let plan = self.symmetric(ranks);
+        let parts = self.parts(ranks);
+        Ok(LayerMemory {
+            symmetric: plan.bytes,
+            workspace: parts.workspace(),
+            schedule: parts.schedule(),
+        })
+    }
+
+    pub(super) fn symmetric(&self, ranks: usize) -> SymmetricPlan {
+        SymmetricPlan::new(ranks as u32, self.max_tokens, self.top_k, self.hidden)
+    }
+
+    pub(super) fn parts(&self, ranks: usize) -> Parts {
+        let (chunk_tokens, chunks) = chunks(self.max_tokens, ranks as u32, self.top_k);
+        let tokens = self.max_tokens.next_multiple_of(SEGMENT);
+        Parts {
+            capacity: self.capacity(ranks),
+            chunk_tokens,
+            chunks,
+            most_local: (0..ranks as u32)
+                .map(|rank| local_experts(rank, self.experts, ranks as u32))
+                .max()
+                .unwrap_or(0),
+            shared_rows: if self.shared_intermediate == 0 {
+                0
+            } else {
+                tokens
+            },
+            config: *self,
+        }
+    }
+}
+
+/// The most rows: what a tensor map counts.
+const MAX_ROWS: u64 = 1 << 31;
+
+/// Sizes of a rank's buffers, in elements.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parts {
+    pub capacity: u32,
+    pub chunk_tokens: u32,
+    pub chunks: u32,
+    /// Experts of the rank that has most.
+    pub most_local: u32,
+    /// Rows of the shared expert's buffers.
+    pub shared_rows: u32,
+    config: MoeConfig,
+}
+
+impl Parts {
+    /// bf16 of a matrix with a row for each route.
+    pub fn rows(&self, columns: u32) -> u64 {
+        u64::from(self.capacity) * u64::from(columns)
+    }
+
+    /// bf16 of a matrix with a row for each token.
+    pub fn shared(&self, columns: u32) -> u64 {
+        u64::from(self.shared_rows) * u64::from(columns)
+    }
+
+    /// u32 of the counts.
+    pub fn counts(&self) -> u64 {
+        u64::from(self.chunks) * u64::from(self.most_local)
+    }
+
+    fn workspace(&self) -> u64 {
+        let config = &self.config;
+        let routed = self.rows(config.hidden) + 2 * self.rows(config.intermediate);
+        let shared = self.shared(config.hidden) + 2 * self.shared(config.shared_intermediate);
+        2 * (routed + shared) + 4 * (self.counts() + u64::from(config.experts))
+    }
+
+    fn schedule(&self) -> u64 {
+        let topk = u64::from(self.config.max_tokens) * u64::from(self.config.top_k);
+        4 * (u64::from(self.capacity) + u64::from(self.most_local) + topk + 4)
+    }
+}

@@ -1,0 +1,361 @@
+//! The forward pass, in separate launches.
+
+use std::sync::Arc;
+
+use mok_kernel::failure::Wait;
+use mok_kernel::unfused::{MoveArgs, SwigluArgs, WeighArgs};
+
+use super::check_pointer;
+use super::error::LayerError;
+use super::schedule::Schedule;
+use super::workspace::Workspace;
+use crate::error::{Error, Result};
+use crate::gemm::{GemmCall, GroupRows, Matrix};
+use crate::memory::DevicePtr;
+use crate::stream::Stream;
+
+/// Where a rank's expert weights stand, in bf16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weights {
+    /// `[local experts][intermediate][hidden]`.
+    pub gate: Matrix,
+    /// `[local experts][intermediate][hidden]`.
+    pub up: Matrix,
+    /// `[local experts][hidden][intermediate]`.
+    pub down: Matrix,
+    /// The shared expert's.
+    pub shared: Option<SharedWeights>,
+}
+
+/// Where the shared expert's weights stand: the whole of them, on every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedWeights {
+    /// `[shared intermediate][hidden]`.
+    pub gate: Matrix,
+    /// `[shared intermediate][hidden]`.
+    pub up: Matrix,
+    /// `[hidden][shared intermediate]`.
+    pub down: Matrix,
+}
+
+impl Weights {
+    /// Of the routed experts alone. With strides, gate and up can be halves of one tensor.
+    pub fn new(gate: Matrix, up: Matrix, down: Matrix) -> Weights {
+        Weights {
+            gate,
+            up,
+            down,
+            shared: None,
+        }
+    }
+
+    /// With a shared expert.
+    pub fn with_shared(mut self, gate: Matrix, up: Matrix, down: Matrix) -> Weights {
+        self.shared = Some(SharedWeights { gate, up, down });
+        self
+    }
+}
+
+/// A mixture-of-experts layer on one rank.
+///
+/// Calls are collective: every rank makes the same ones in the same order. They enqueue and return.
+#[derive(Clone, Debug)]
+pub struct MoeLayer {
+    workspace: Arc<Workspace>,
+    weights: Weights,
+}
+
+impl MoeLayer {
+    /// A layer with these weights, which are checked when they are first used. Not collective.
+    pub fn new(workspace: &Arc<Workspace>, weights: Weights) -> Result<MoeLayer> {
+        let configured = workspace.config.shared_intermediate != 0;
+        if configured != weights.shared.is_some() {
+            return Err(LayerError::SharedExpert { configured }.into());
+        }
+        Ok(MoeLayer {
+            workspace: workspace.clone(),
+            weights,
+        })
+    }
+
+    /// What it shares with other layers.
+    pub fn workspace(&self) -> &Arc<Workspace> {
+        &self.workspace
+    }
+
+    /// Collective: enqueues the making of a schedule from every rank's choice of experts,
+    /// `topk_experts` i32 `[tokens][top_k]`, each -1 (none) or the number of an expert.
+    ///
+    /// # Errors
+    /// Of an earlier call that failed on the device; of a check on this host, of which the other
+    /// ranks are told. What the device finds (a bad expert, too many rows, a rank that does not
+    /// come) is told by [`Workspace::status`] and [`Workspace::synchronize`].
+    ///
+    /// # Safety
+    /// `topk_experts` is device memory of that extent; it, the schedule and the workspace live,
+    /// and nothing else writes them, until the stream has passed the call.
+    pub unsafe fn schedule(
+        &self,
+        schedule: &mut Schedule,
+        topk_experts: DevicePtr,
+        tokens: u32,
+        stream: &Stream,
+    ) -> Result<()> {
+        self.workspace.status()?;
+        self.check_schedule(schedule, stream)?;
+        // SAFETY: the same contract.
+        unsafe { schedule.enqueue(topk_experts, tokens, stream) }
+    }
+
+    /// Collective: enqueues the forward pass of the schedule's tokens.
+    ///
+    /// `x` and `out` are bf16 `[tokens][hidden]`, `router_weights` f32 `[tokens][top_k]`. `out` is
+    /// filled with NaN if the call fails on the device.
+    ///
+    /// # Errors
+    /// As [`MoeLayer::schedule`].
+    ///
+    /// # Safety
+    /// The tensors and weights are device memory of their extents; `out` overlaps none of them;
+    /// they, the schedule and the workspace live, and nothing else writes them or reads `out`,
+    /// until the stream has passed the call.
+    pub unsafe fn forward(
+        &self,
+        schedule: &Schedule,
+        x: DevicePtr,
+        router_weights: DevicePtr,
+        out: DevicePtr,
+        stream: &Stream,
+    ) -> Result<()> {
+        self.workspace.status()?;
+        self.check_schedule(schedule, stream)?;
+        let checked = self.check(schedule, x, router_weights, out);
+        let tokens = self.workspace.or_abort(checked, stream)?;
+        let pass = Pass {
+            layer: self,
+            schedule,
+            tokens,
+            stream,
+        };
+        // SAFETY: the same contract.
+        unsafe { pass.enqueue(x, router_weights, out) }
+    }
+
+    fn check_schedule(&self, schedule: &Schedule, stream: &Stream) -> Result<()> {
+        stream.check(self.workspace.device.backend(), "MoeLayer")?;
+        let same = Arc::ptr_eq(&schedule.workspace, &self.workspace);
+        let checked = if same {
+            Ok(())
+        } else {
+            Err(LayerError::OtherSchedule.into())
+        };
+        self.workspace.or_abort(checked, stream)
+    }
+
+    /// The tokens of the call, if it can be made.
+    fn check(
+        &self,
+        schedule: &Schedule,
+        x: DevicePtr,
+        router_weights: DevicePtr,
+        out: DevicePtr,
+    ) -> Result<u32> {
+        let tokens = schedule.tokens.ok_or(LayerError::NoSchedule)?;
+        for (what, ptr) in [("x", x), ("router_weights", router_weights), ("out", out)] {
+            check_pointer(what, ptr, tokens.into())?;
+        }
+        for call in self.calls(schedule).into_iter().flatten() {
+            call.check().map_err(Error::from)?;
+        }
+        Ok(tokens)
+    }
+
+    /// The GEMMs of a pass: gate, up and down of the routed experts, then of the shared one.
+    fn calls(&self, schedule: &Schedule) -> [Option<GemmCall>; 6] {
+        let workspace = &*self.workspace;
+        let (config, buffers) = (&workspace.config, workspace.buffers());
+        let three =
+            |groups: GroupRows, inner: u32, x: Matrix, weights: [Matrix; 3], to: [Matrix; 3]| {
+                let ([gate, up, down], [gated, upped, out]) = (weights, to);
+                [
+                    GemmCall::forward(groups, inner, config.hidden, x, gate, gated),
+                    GemmCall::forward(groups, inner, config.hidden, x, up, upped),
+                    GemmCall::forward(groups, config.hidden, inner, gated, down, out),
+                ]
+            };
+        let mut calls = [None; 6];
+        let Weights {
+            gate,
+            up,
+            down,
+            shared,
+        } = self.weights;
+        if workspace.local_experts() > 0 {
+            let rows = Matrix::of(&buffers.rows);
+            let to = [Matrix::of(&buffers.gate), Matrix::of(&buffers.up), rows];
+            let routed = three(
+                schedule.groups(),
+                config.intermediate,
+                rows,
+                [gate, up, down],
+                to,
+            );
+            calls[..3].copy_from_slice(&routed.map(Some));
+        }
+        if let Some(SharedWeights { gate, up, down }) = shared {
+            let (region, plan) = workspace.region();
+            let x = Matrix::new(DevicePtr::from_raw(region + plan.x));
+            let to = [
+                &buffers.shared_gate,
+                &buffers.shared_up,
+                &buffers.shared_out,
+            ]
+            .map(Matrix::of);
+            let group = schedule.shared_group();
+            let all = three(group, config.shared_intermediate, x, [gate, up, down], to);
+            calls[3..].copy_from_slice(&all.map(Some));
+        }
+        calls
+    }
+}
+
+/// A forward pass that is being enqueued.
+struct Pass<'a> {
+    layer: &'a MoeLayer,
+    schedule: &'a Schedule,
+    tokens: u32,
+    stream: &'a Stream,
+}
+
+impl Pass<'_> {
+    /// # Safety
+    /// As [`MoeLayer::forward`], which has checked the call.
+    unsafe fn enqueue(
+        &self,
+        x: DevicePtr,
+        router_weights: DevicePtr,
+        out: DevicePtr,
+    ) -> Result<()> {
+        let workspace = &*self.layer.workspace;
+        let (config, kernels) = (&workspace.config, &workspace.kernels);
+        let (region, plan) = workspace.region();
+        let [gate, up, down, shared_gate, shared_up, shared_down] = self.layer.calls(self.schedule);
+        let routes = Some(self.schedule.routes());
+        let rows = MoveArgs {
+            rank: workspace.rank_args(),
+            rows: self.schedule.routes(),
+            row_total: self.schedule.row_total(),
+            matrix: workspace.buffers().rows.ptr().as_raw(),
+            hidden: config.hidden,
+            top_k: config.top_k,
+        };
+        let row_grid = workspace.row_grid(workspace.parts.capacity.into());
+        let stream = self.stream;
+        // SAFETY: the workspace's and the schedule's buffers, which live by the contract.
+        unsafe {
+            let bytes = 2 * u64::from(self.tokens) * u64::from(config.hidden);
+            workspace.copy((DevicePtr::from_raw(region + plan.x), x, bytes), stream)?;
+            // The shared expert needs nobody, and fills the wait for the others.
+            self.expert([shared_gate, shared_up, shared_down], None)?;
+            workspace.signal(Wait::Tokens, stream)?;
+            if gate.is_some() {
+                kernels
+                    .dispatch
+                    .launch()
+                    .grid(row_grid)
+                    .arg(&rows)
+                    .enqueue(stream)?;
+                self.expert([gate, up, down], routes)?;
+                kernels
+                    .combine
+                    .launch()
+                    .grid(row_grid)
+                    .arg(&rows)
+                    .enqueue(stream)?;
+            }
+            workspace.signal(Wait::Results, stream)?;
+            self.weigh(router_weights, out)
+        }
+    }
+
+    /// Gate and up, the activation, down; of the rows that have a route, or of every token.
+    ///
+    /// # Safety
+    /// As [`Pass::enqueue`].
+    unsafe fn expert(&self, calls: [Option<GemmCall>; 3], routes: Option<u64>) -> Result<()> {
+        let [Some(gate), Some(up), Some(down)] = calls else {
+            return Ok(());
+        };
+        let workspace = &*self.layer.workspace;
+        let (config, buffers, stream) = (&workspace.config, workspace.buffers(), self.stream);
+        let (gated, upped, columns, row_total, rows) = match routes {
+            Some(_) => (
+                &buffers.gate,
+                &buffers.up,
+                config.intermediate,
+                self.schedule.row_total(),
+                workspace.parts.capacity,
+            ),
+            None => (
+                &buffers.shared_gate,
+                &buffers.shared_up,
+                config.shared_intermediate,
+                self.schedule.token_count(),
+                self.tokens,
+            ),
+        };
+        let args = SwigluArgs {
+            state: workspace.state(),
+            gate: gated.ptr().as_raw(),
+            up: upped.ptr().as_raw(),
+            out: gated.ptr().as_raw(),
+            rows: routes.unwrap_or(0),
+            row_total,
+            columns,
+            limit: config.swiglu_limit.unwrap_or(f32::INFINITY).to_bits(),
+        };
+        let grid = workspace.row_grid(rows.into());
+        // SAFETY: this function's contract.
+        unsafe {
+            workspace.gemm.enqueue(&gate, stream)?;
+            workspace.gemm.enqueue(&up, stream)?;
+            workspace
+                .kernels
+                .swiglu
+                .launch()
+                .grid(grid)
+                .arg(&args)
+                .enqueue(stream)?;
+            workspace.gemm.enqueue(&down, stream)
+        }
+    }
+
+    /// # Safety
+    /// As [`Pass::enqueue`].
+    unsafe fn weigh(&self, router_weights: DevicePtr, out: DevicePtr) -> Result<()> {
+        if self.tokens == 0 {
+            return Ok(());
+        }
+        let workspace = &*self.layer.workspace;
+        let shared = self
+            .layer
+            .weights
+            .shared
+            .map(|_| &workspace.buffers().shared_out);
+        let args = WeighArgs {
+            rank: workspace.rank_args(),
+            topk_experts: self.schedule.topk_experts(),
+            router_weights: router_weights.as_raw(),
+            shared: shared.map_or(0, |shared| shared.ptr().as_raw()),
+            out: out.as_raw(),
+            tokens: self.tokens,
+            hidden: workspace.config.hidden,
+            top_k: workspace.config.top_k,
+            padding: 0,
+        };
+        let grid = workspace.row_grid(self.tokens.into());
+        let launch = workspace.kernels.weigh.launch().grid(grid);
+        // SAFETY: this function's contract.
+        unsafe { launch.arg(&args).enqueue(self.stream) }
+    }
+}

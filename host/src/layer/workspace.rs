@@ -1,0 +1,241 @@
+//! What the layers of one shape share on a rank: the symmetric region, buffers, and the rank's state.
+
+use std::sync::Arc;
+
+use half::bf16;
+use mok_comm::Group;
+use mok_kernel::failure::RECORD_WORDS;
+use mok_kernel::symmetric::SymmetricPlan;
+use mok_kernel::unfused::{RankArgs, STATE_WORDS};
+
+use super::config::{MoeConfig, Parts};
+use super::error::{LayerError, of_record};
+use super::symmetric::Symmetric;
+use super::together;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::gemm::GroupedGemm;
+use crate::kernels::LayerKernels;
+use crate::mailbox::Mailbox;
+use crate::memory::Buffer;
+use crate::stream::Stream;
+
+/// Memory and state that a rank's layers of one shape share. They are used one after the other,
+/// in the same order on every rank.
+///
+/// It is made and recovered by all ranks together; a rank that cannot tells the others.
+#[derive(Debug)]
+pub struct Workspace {
+    pub(super) device: Device,
+    pub(super) group: Arc<Group>,
+    pub(super) config: MoeConfig,
+    pub(super) parts: Parts,
+    plan: SymmetricPlan,
+    symmetric: Symmetric,
+    own: Own,
+    pub(super) kernels: LayerKernels,
+    pub(super) gemm: GroupedGemm,
+}
+
+/// Buffers that only this rank touches.
+#[derive(Debug)]
+struct Own {
+    peers: Buffer<u64>,
+    state: Buffer<u64>,
+    mailbox: Mailbox,
+    buffers: Buffers,
+}
+
+/// What a forward pass needs beside its schedule.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    /// Tokens that were dispatched, then what the experts gave.
+    pub rows: Buffer<bf16>,
+    /// Gate, then what the activation gave.
+    pub gate: Buffer<bf16>,
+    pub up: Buffer<bf16>,
+    pub shared_gate: Buffer<bf16>,
+    pub shared_up: Buffer<bf16>,
+    pub shared_out: Buffer<bf16>,
+    pub totals: Buffer<u32>,
+    pub counts: Buffer<u32>,
+}
+
+impl Own {
+    fn new(device: &Device, config: &MoeConfig, parts: &Parts, bases: &[u64]) -> Result<Own> {
+        let matrix = |elements: u64| device.buffer_uninit::<bf16>(elements as usize);
+        Ok(Own {
+            peers: device.buffer_from(bases)?,
+            state: device.buffer_zeroed(STATE_WORDS)?,
+            mailbox: Mailbox::new(device, RECORD_WORDS)?,
+            buffers: Buffers {
+                rows: matrix(parts.rows(config.hidden))?,
+                gate: matrix(parts.rows(config.intermediate))?,
+                up: matrix(parts.rows(config.intermediate))?,
+                shared_gate: matrix(parts.shared(config.shared_intermediate))?,
+                shared_up: matrix(parts.shared(config.shared_intermediate))?,
+                shared_out: matrix(parts.shared(config.hidden))?,
+                totals: device.buffer_uninit(config.experts as usize)?,
+                counts: device.buffer_uninit(parts.counts() as usize)?,
+            },
+        })
+    }
+}
+
+impl Workspace {
+    /// Collective: allocates this rank's part and maps the peers'. `device` is this rank's alone.
+    ///
+    /// # Errors
+    /// The same kind on every rank: a limit ([`MoeConfig::check`]), ranks that disagree, memory,
+    /// peers that can't reach each other, a rank that was lost.
+    pub fn new(device: &Device, group: &Arc<Group>, config: &MoeConfig) -> Result<Arc<Workspace>> {
+        let ranks = group.world_size();
+        together(group, config.check(ranks).map_err(Error::from))?;
+        agree_on(group, config)?;
+        let plan = config.symmetric(ranks);
+        let parts = config.parts(ranks);
+        let symmetric = Symmetric::new(device, group, plan.bytes)?;
+        let own = together(group, Own::new(device, config, &parts, symmetric.bases()))?;
+        let kernels = device.kernels().map(|kernels| kernels.layer().clone());
+        let workspace = Workspace {
+            kernels: together(group, kernels)?,
+            gemm: together(group, GroupedGemm::new(device))?,
+            device: device.clone(),
+            group: group.clone(),
+            config: *config,
+            parts,
+            plan,
+            symmetric,
+            own,
+        };
+        // Nobody signals a peer whose region is not cleared yet.
+        group.barrier()?;
+        Ok(Arc::new(workspace))
+    }
+
+    /// What it was made for.
+    pub fn config(&self) -> &MoeConfig {
+        &self.config
+    }
+
+    /// This rank's number and how many there are.
+    pub fn rank(&self) -> (usize, usize) {
+        (self.group.rank(), self.group.world_size())
+    }
+
+    /// The device it is on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Whether a call has failed, on this rank or another, as far as is known now; doesn't wait.
+    pub fn status(&self) -> Result<()> {
+        match of_record(&self.own.mailbox.read()?) {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for a stream, and reports what went wrong in the layer's calls on it.
+    pub fn synchronize(&self, stream: &Stream) -> Result<()> {
+        stream.synchronize()?;
+        self.status()
+    }
+
+    /// Collective: after an error, makes the workspace usable again. Waits for the device.
+    pub fn recover(&self) -> Result<()> {
+        // Whatever still runs ends by its deadline; what went wrong in it is what is recovered from.
+        let _ = self.device.synchronize();
+        self.group.barrier()?;
+        let cleared = || -> Result<()> {
+            // SAFETY: the state is this workspace's, and nothing runs that touches it.
+            let fill = |ptr: u64, bytes| unsafe { self.device.backend().fill(ptr, 0, bytes, 0) };
+            fill(self.own.state.ptr().as_raw(), self.own.state.bytes())?;
+            self.own.mailbox.clear()?;
+            // Signals, the abort word and the routes.
+            self.symmetric.clear(self.plan.x)
+        };
+        together(&self.group, cleared())?;
+        Ok(self.group.barrier()?)
+    }
+
+    pub(super) fn buffers(&self) -> &Buffers {
+        &self.own.buffers
+    }
+
+    /// Address of the rank's state.
+    pub(super) fn state(&self) -> u64 {
+        self.own.state.ptr().as_raw()
+    }
+
+    /// Where this rank's region stands, and its layout.
+    pub(super) fn region(&self) -> (u64, &SymmetricPlan) {
+        (self.symmetric.own(), &self.plan)
+    }
+
+    pub(super) fn rank_args(&self) -> RankArgs {
+        RankArgs {
+            peers: self.own.peers.ptr().as_raw(),
+            state: self.state(),
+            mailbox: self.own.mailbox.ptr().as_raw(),
+            rank: self.group.rank() as u32,
+            ranks: self.group.world_size() as u32,
+            plan: self.plan,
+        }
+    }
+}
+
+/// Fails on all ranks where their settings differ.
+fn agree_on(group: &Group, config: &MoeConfig) -> Result<()> {
+    let own = settings(config);
+    let bytes: Vec<u8> = own
+        .iter()
+        .flat_map(|(_, value)| value.to_le_bytes())
+        .collect();
+    let all = group.all_gather(&bytes)?;
+    for (rank, theirs) in all.iter().enumerate() {
+        for ((what, value), bytes) in own.iter().zip(theirs.chunks(8)) {
+            let other = bytes.try_into().map_or(0, u64::from_le_bytes);
+            if other != *value {
+                return Err(LayerError::Disagreement {
+                    what,
+                    own_rank: group.rank(),
+                    own: shown(what, *value),
+                    rank,
+                    theirs: shown(what, other),
+                }
+                .into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Nothing set.
+const UNSET: u64 = u64::MAX;
+
+/// What must be the same on all ranks, by name.
+fn settings(config: &MoeConfig) -> [(&'static str, u64); 8] {
+    let limit = config.swiglu_limit.map(|limit| limit.to_bits().into());
+    [
+        ("experts", config.experts.into()),
+        ("hidden", config.hidden.into()),
+        ("intermediate", config.intermediate.into()),
+        ("top_k", config.top_k.into()),
+        ("max_tokens", config.max_tokens.into()),
+        ("shared_intermediate", config.shared_intermediate.into()),
+        (
+            "schedule_capacity",
+            config.schedule_capacity.map_or(UNSET, u64::from),
+        ),
+        ("swiglu_limit", limit.unwrap_or(UNSET)),
+    ]
+}
+
+fn shown(what: &str, value: u64) -> String {
+    match (what, value) {
+        (_, UNSET) => "unset".into(),
+        ("swiglu_limit", bits) => f32::from_bits(bits as u32).to_string(),
+        _ => value.to_string(),
+    }
+}
