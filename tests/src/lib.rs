@@ -1,5 +1,7 @@
 //! What the whole-product tests share: the probes, loaded on a device.
 
+pub mod layer;
+
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 

@@ -1,0 +1,3 @@
+//! The layer on emulated ranks: numbers, bits, and what goes wrong.
+
+mod numbers;

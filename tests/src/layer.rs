@@ -1,0 +1,239 @@
+//! A layer's data on all ranks, and its run on any devices.
+
+use std::sync::Arc;
+
+use half::bf16;
+use mok::gemm::Matrix;
+use mok::layer::{Group, MoeConfig, MoeLayer, Schedule, Weights, Workspace};
+use mok::oracle::{Comparison, EXACT, Expert, Layer, ROUNDED, Tokens};
+use mok::{Device, Result, fill};
+use mok_kernel::route::first_expert;
+
+/// How tokens choose experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Routing {
+    /// Different experts, all alike.
+    Uniform,
+    /// Low numbers far more often.
+    Zipf,
+    /// One for everything.
+    OneExpert,
+    /// Uniform, with repeats and with -1.
+    Loose,
+    /// None at all.
+    Nobody,
+}
+
+/// What all ranks compute together.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// The layer.
+    pub config: MoeConfig,
+    /// Tokens of each rank.
+    pub tokens: Vec<usize>,
+    /// The choice of experts of each token, all ranks' after each other.
+    pub topk_experts: Vec<i32>,
+    /// As many weights.
+    pub router_weights: Vec<f32>,
+    /// All tokens.
+    pub x: Vec<bf16>,
+    /// All routed experts: gate, up, down.
+    pub routed: [Vec<bf16>; 3],
+    /// The shared expert's, if the layer has one.
+    pub shared: [Vec<bf16>; 3],
+}
+
+impl Problem {
+    /// Random data for a layer.
+    pub fn new(config: MoeConfig, tokens: &[usize], routing: Routing, seed: u64) -> Problem {
+        let count: usize = tokens.iter().sum();
+        let (hidden, inner) = (config.hidden as usize, config.intermediate as usize);
+        let (experts, top_k) = (config.experts as usize, config.top_k as usize);
+        let shared = config.shared_intermediate as usize;
+        let seed = 1000 * seed;
+        let deviation = |columns: usize| 1.0 / (columns.max(1) as f32).sqrt();
+        let matrices = |seed, count: usize, inner: usize| {
+            [(1, hidden), (2, hidden), (3, inner)].map(|(which, columns)| {
+                fill::normal(seed + which, count * inner * hidden, deviation(columns))
+            })
+        };
+        let bits = |index: usize| fill::hash(seed + 9, index as u64);
+        let routes = (0..count * top_k).map(|index| {
+            let (token, k) = (index / top_k, index % top_k);
+            let any = bits(index) as usize % experts;
+            match routing {
+                // A walk with a step that no multiple of the experts divides visits each once.
+                Routing::Uniform => ((bits(token) as usize + k) % experts) as i32,
+                Routing::Zipf => (any * any / experts * any / experts) as i32,
+                Routing::OneExpert => (experts / 2) as i32,
+                Routing::Loose => any as i32 - i32::from(bits(index) >> 60 < 4) * (any as i32 + 1),
+                Routing::Nobody => -1,
+            }
+        });
+        Problem {
+            config,
+            tokens: tokens.to_vec(),
+            topk_experts: routes.collect(),
+            router_weights: fill::normal(seed + 5, count * top_k, 0.5),
+            x: fill::normal(seed + 6, count * hidden, 1.0),
+            routed: matrices(seed + 10, experts, inner),
+            shared: matrices(seed + 20, 1, shared),
+        }
+    }
+
+    /// The same tokens on other ranks.
+    pub fn split(&self, tokens: &[usize]) -> Problem {
+        assert_eq!(tokens.iter().sum::<usize>(), self.tokens.iter().sum::<usize>());
+        Problem {
+            tokens: tokens.to_vec(),
+            ..self.clone()
+        }
+    }
+
+    /// Where a rank's tokens start.
+    pub fn start(&self, rank: usize) -> usize {
+        self.tokens[..rank].iter().sum()
+    }
+
+    /// Runs a rank: `times` passes, of which it gives the outputs.
+    pub fn run(&self, device: &Device, group: &Arc<Group>, times: usize) -> Result<Vec<Vec<bf16>>> {
+        let (rank, ranks) = (group.rank(), group.world_size());
+        let config = &self.config;
+        let workspace = Workspace::new(device, group, config)?;
+        let stream = device.stream()?;
+        let matrix = (config.hidden * config.intermediate) as usize;
+        let first = |rank: usize| first_expert(rank as u32, config.experts, ranks as u32) as usize;
+        let local = first(rank) * matrix..first(rank + 1) * matrix;
+        let routed = [0, 1, 2].map(|which| device.buffer_from(&self.routed[which][local.clone()]));
+        let [gate, up, down] = routed;
+        let (gate, up, down) = (gate?, up?, down?);
+        let mut weights = Weights::new(Matrix::of(&gate), Matrix::of(&up), Matrix::of(&down));
+        let [gate, up, down] = [0, 1, 2].map(|which| device.buffer_from(&self.shared[which]));
+        let (gate, up, down) = (gate?, up?, down?);
+        if config.shared_intermediate != 0 {
+            weights = weights.with_shared(Matrix::of(&gate), Matrix::of(&up), Matrix::of(&down));
+        }
+        let layer = MoeLayer::new(&workspace, weights)?;
+        let (start, tokens) = (self.start(rank), self.tokens[rank]);
+        let part = |width: usize| start * width..(start + tokens) * width;
+        let (hidden, top_k) = (config.hidden as usize, config.top_k as usize);
+        let x = device.buffer_from(&self.x[part(hidden)])?;
+        let topk_experts = device.buffer_from(&self.topk_experts[part(top_k)])?;
+        let router_weights = device.buffer_from(&self.router_weights[part(top_k)])?;
+        let mut out = device.buffer_uninit::<bf16>(tokens * hidden)?;
+        let mut schedule = Schedule::new(&workspace)?;
+        let mut outputs = Vec::new();
+        for _ in 0..times {
+            out.fill(0xff)?;
+            // SAFETY: everything lives until the synchronisation.
+            unsafe {
+                layer.schedule(&mut schedule, topk_experts.ptr(), tokens as u32, &stream)?;
+                layer.forward(&schedule, x.ptr(), router_weights.ptr(), out.ptr(), &stream)?;
+            }
+            workspace.synchronize(&stream)?;
+            outputs.push(out.to_vec()?);
+        }
+        self.check_rows(rank, &schedule.to_rows()?, ranks);
+        // Nobody's region goes while a peer may still use it.
+        group.barrier()?;
+        Ok(outputs)
+    }
+
+    /// The schedule's rows are the contract's: by expert, then (token, rank, k).
+    fn check_rows(&self, rank: usize, rows: &[Option<(u32, u32, u32)>], ranks: usize) {
+        let config = &self.config;
+        let first = |rank: usize| first_expert(rank as u32, config.experts, ranks as u32) as i32;
+        let top_k = config.top_k as usize;
+        let mut expected: Vec<Option<(u32, u32, u32)>> = Vec::new();
+        for expert in first(rank)..first(rank + 1) {
+            let most = self.tokens.iter().copied().max().unwrap_or(0);
+            for token in 0..most {
+                for source in 0..ranks {
+                    for k in 0..top_k {
+                        let route = (self.start(source) + token) * top_k + k;
+                        if token < self.tokens[source] && self.topk_experts[route] == expert {
+                            expected.push(Some((source as u32, token as u32, k as u32)));
+                        }
+                    }
+                }
+            }
+            expected.resize(expected.len().next_multiple_of(128), None);
+        }
+        assert_eq!(rows, expected, "rank {rank} of {ranks}");
+    }
+
+    /// All ranks on threads of their own: each one's outputs.
+    pub fn run_all(&self, devices: &[Device], times: usize) -> Vec<Result<Vec<Vec<bf16>>>> {
+        let groups = Group::threads(devices.len()).expect("a group of threads");
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = devices
+                .iter()
+                .zip(groups)
+                .map(|(device, group)| {
+                    scope.spawn(move || self.run(device, &Arc::new(group), times))
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic"))
+                .collect()
+        })
+    }
+
+    /// The outputs of all tokens; every pass must give the same bits.
+    pub fn outputs(&self, devices: &[Device], times: usize) -> Vec<bf16> {
+        let mut all = Vec::new();
+        for (rank, result) in self.run_all(devices, times).into_iter().enumerate() {
+            let passes = result.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
+            for pass in &passes {
+                assert!(pass == &passes[0], "rank {rank}: passes differ");
+            }
+            all.extend_from_slice(&passes[0]);
+        }
+        all
+    }
+
+    /// Compares the outputs of some tokens with both references.
+    pub fn compare(&self, outputs: &[bf16], rows: &[usize]) -> [Comparison; 2] {
+        let matrix = (self.config.hidden * self.config.intermediate) as usize;
+        let of = |index: usize| {
+            let [gate, up, down] =
+                [0, 1, 2].map(|which| &self.routed[which][index * matrix..][..matrix]);
+            Expert { gate, up, down }
+        };
+        let experts = (0..self.config.experts as usize).map(of).collect();
+        let shared = (self.config.shared_intermediate != 0).then(|| Expert {
+            gate: &self.shared[0],
+            up: &self.shared[1],
+            down: &self.shared[2],
+        });
+        let mut layer = Layer::new(self.config.hidden as usize, experts, shared).expect("a layer");
+        if let Some(limit) = self.config.swiglu_limit {
+            layer = layer.with_swiglu_limit(limit);
+        }
+        let tokens = Tokens {
+            x: &self.x,
+            topk_experts: &self.topk_experts,
+            router_weights: &self.router_weights,
+        };
+        let exact = layer.exact(&tokens, rows).expect("sizes that fit");
+        let rounded = layer.rounded(&tokens, rows).expect("sizes that fit");
+        [exact, rounded].map(|reference| reference.compare(outputs).expect("sizes that fit"))
+    }
+
+    /// Fails unless all outputs are within the contract's accuracy.
+    pub fn check(&self, outputs: &[bf16]) {
+        let rows: Vec<usize> = (0..self.tokens.iter().sum()).collect();
+        let [exact, rounded] = self.compare(outputs, &rows);
+        assert!(
+            exact.passes(EXACT),
+            "no rounding: {exact:?}\n{:?}",
+            self.config
+        );
+        assert!(
+            rounded.passes(ROUNDED),
+            "rounded: {rounded:?}\n{:?}",
+            self.config
+        );
+    }
+}
