@@ -1,3 +1,5 @@
 //! The layer on emulated ranks: numbers, bits, and what goes wrong.
 
+mod errors;
+mod graph;
 mod numbers;

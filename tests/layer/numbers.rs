@@ -1,16 +1,23 @@
 //! Outputs against the references, and the same bits for any number of ranks and any seed.
 
 use mok::layer::MoeConfig;
-use mok::{Device, EmulatorConfig};
+use mok::{Completion, Device, EmulatorConfig};
 use mok_tests::layer::{Problem, Routing};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 
-fn ranks(count: usize, seed: u64) -> Vec<Device> {
+pub fn ranks(count: usize, seed: u64) -> Vec<Device> {
     let config = EmulatorConfig {
         sms: 2,
         seed,
         ..EmulatorConfig::default()
     };
     Device::emulated_peers(config, count).unwrap()
+}
+
+/// Long tests were asked for.
+fn all() -> bool {
+    std::env::var_os("MOK_TEST_ALL").is_some()
 }
 
 #[test]
@@ -24,4 +31,127 @@ fn outputs_are_right_and_the_same_for_any_number_of_ranks() {
         let others = split.outputs(&ranks(tokens.len(), 7), 2);
         assert!(others == outputs, "{tokens:?}");
     }
+}
+
+/// Layers, tokens of each rank, routing and seeds, as small as shows anything.
+fn problems() -> impl Strategy<Value = (Problem, u64)> {
+    let sizes = prop_oneof![Just(64u32), Just(128), Just(192)];
+    let shared = prop_oneof![Just(0u32), Just(64), Just(192)];
+    let routing = prop_oneof![
+        4 => Just(Routing::Uniform),
+        2 => Just(Routing::Zipf),
+        2 => Just(Routing::OneExpert),
+        3 => Just(Routing::Loose),
+        1 => Just(Routing::Nobody),
+    ];
+    let top_k = prop_oneof![4 => 1u32..=4, 1 => 5u32..=32];
+    let limit = prop_oneof![3 => Just(None), 1 => Just(Some(0.75f32))];
+    let ranks = prop_oneof![Just(1usize), Just(2), Just(4), Just(8)];
+    let tokens = ranks.prop_flat_map(|ranks| {
+        let count = prop_oneof![1 => Just(0usize), 1 => Just(1), 3 => 0usize..10];
+        proptest::collection::vec(count, ranks)
+    });
+    let layer = (
+        1u32..=20,
+        sizes.clone(),
+        sizes,
+        top_k,
+        shared,
+        limit,
+        0u32..4,
+    );
+    (layer, tokens, routing, any::<u32>()).prop_map(|(layer, tokens, routing, seed)| {
+        let (experts, hidden, inner, top_k, shared, limit, spare) = layer;
+        let most = tokens.iter().copied().max().unwrap_or(0) as u32 + spare;
+        let mut config = MoeConfig::new(experts, hidden, inner, top_k, most).with_shared(shared);
+        config.swiglu_limit = limit;
+        // Everything may go to one expert.
+        let routes = tokens.iter().sum::<usize>() as u32 * top_k + 127 * experts;
+        config.schedule_capacity = Some(routes.next_multiple_of(128));
+        (
+            Problem::new(config, &tokens, routing, u64::from(seed)),
+            u64::from(seed),
+        )
+    })
+}
+
+#[test]
+fn any_routing_on_any_ranks_is_right() {
+    let cases = if all() { 400 } else { 20 };
+    let mut runner = TestRunner::new(Config {
+        cases,
+        max_shrink_iters: 20,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let run = runner.run(&problems(), |(problem, seed)| {
+        let outputs = problem.outputs(&ranks(problem.tokens.len(), seed), 1);
+        problem.check(&outputs);
+        let alone = problem.split(&[problem.tokens.iter().sum()]).alone();
+        let others = alone.outputs(&ranks(1, seed + 1), 1);
+        prop_assert!(others == outputs, "one rank gives other bits");
+        Ok(())
+    });
+    run.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn every_adversary_gets_the_same_bits() {
+    let config = MoeConfig::new(5, 64, 64, 3, 9).with_shared(64);
+    let problem = Problem::new(config, &[9, 2, 0], Routing::Loose, 3);
+    let expected = problem.outputs(&ranks(3, 0), 1);
+    problem.check(&expected);
+    let seeds = if all() { 64 } else { 2 };
+    let base = EmulatorConfig {
+        sms: 3,
+        ..EmulatorConfig::default()
+    };
+    let late = EmulatorConfig {
+        completion: Completion::Late,
+        ..base.clone()
+    };
+    let early = EmulatorConfig {
+        completion: Completion::Early,
+        ..base.clone()
+    };
+    let reverse = EmulatorConfig {
+        reverse: true,
+        ..base.clone()
+    };
+    let held = EmulatorConfig {
+        held_sms: 2,
+        ..base.clone()
+    };
+    let starved = |warp| EmulatorConfig {
+        starved_warp: Some(warp),
+        ..base.clone()
+    };
+    for (mode, config) in [late, early, reverse, held, starved(0), starved(4)]
+        .iter()
+        .enumerate()
+    {
+        for seed in 0..seeds {
+            let config = EmulatorConfig {
+                seed,
+                ..config.clone()
+            };
+            let devices = Device::emulated_peers(config, 3).unwrap();
+            let outputs = problem.outputs(&devices, 2);
+            assert!(outputs == expected, "mode {mode}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn seventy_two_ranks() {
+    if !all() {
+        return;
+    }
+    let config = MoeConfig::new(100, 64, 64, 4, 3);
+    let tokens: Vec<usize> = (0..72).map(|rank| rank % 4).collect();
+    let problem = Problem::new(config, &tokens, Routing::Uniform, 5);
+    let outputs = problem.outputs(&ranks(72, 1), 1);
+    problem.check(&outputs);
+    let alone = problem.split(&[tokens.iter().sum()]).alone();
+    assert!(alone.outputs(&ranks(1, 2), 1) == outputs);
 }

@@ -83,11 +83,20 @@ impl Problem {
 
     /// The same tokens on other ranks.
     pub fn split(&self, tokens: &[usize]) -> Problem {
-        assert_eq!(tokens.iter().sum::<usize>(), self.tokens.iter().sum::<usize>());
+        assert_eq!(
+            tokens.iter().sum::<usize>(),
+            self.tokens.iter().sum::<usize>()
+        );
         Problem {
             tokens: tokens.to_vec(),
             ..self.clone()
         }
+    }
+
+    /// With room for all its tokens on one rank.
+    pub fn alone(mut self) -> Problem {
+        self.config.max_tokens = self.tokens.iter().sum::<usize>() as u32;
+        self
     }
 
     /// Where a rank's tokens start.
