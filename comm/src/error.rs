@@ -47,6 +47,21 @@ pub(crate) fn list(members: &[impl fmt::Display]) -> String {
     names.join(", ")
 }
 
+/// Ranks by their value, each value once.
+fn groups(values: &[(Member, String)]) -> String {
+    let mut seen: Vec<&str> = Vec::new();
+    let mut texts = Vec::new();
+    for (_, value) in values {
+        if !seen.contains(&value.as_str()) {
+            seen.push(value);
+            let same = values.iter().filter(|(_, other)| other == value);
+            let ranks: Vec<Member> = same.map(|(rank, _)| *rank).collect();
+            texts.push(format!("{value} on {}", list(&ranks)));
+        }
+    }
+    texts.join("; ")
+}
+
 fn lines(notes: &[String]) -> String {
     notes.iter().map(|note| format!("\n  {note}")).collect()
 }
@@ -257,6 +272,57 @@ pub enum Error {
         rank: Member,
         /// What came.
         what: String,
+    },
+    /// Ranks gave different values where all must give the same.
+    #[error("ranks disagree on {what}: {}", groups(values))]
+    Unequal {
+        /// What the values are of.
+        what: &'static str,
+        /// Every rank's value, in rank order.
+        values: Vec<(Member, String)>,
+    },
+    /// A device can't reach another's memory.
+    #[error(
+        "the device of {rank} ({device}) has no peer access to that of {peer} ({peer_device}): they need NVLink, or PCIe peer access that the system allows; without it use the NCCL transport"
+    )]
+    NoPeerAccess {
+        /// Whose device can't reach.
+        rank: Member,
+        /// That device.
+        device: String,
+        /// Whose it can't reach.
+        peer: Member,
+        /// That device.
+        peer_device: String,
+    },
+    /// Device memory can't be shared between these ranks in any way.
+    #[error("device memory can't be shared between these ranks: {why}")]
+    NoSharing {
+        /// Why each way is closed.
+        why: String,
+    },
+    /// The machine has no CUDA driver library.
+    #[error(
+        "no CUDA driver on this machine: libcuda.so was not found (install the NVIDIA driver, or add its folder to LD_LIBRARY_PATH)"
+    )]
+    NoDriver,
+    /// The driver library lacks a function that this crate calls.
+    #[error("the CUDA driver is too old: it has no {symbol} (CUDA 12.0 or later is needed)")]
+    DriverTooOld {
+        /// The missing function.
+        symbol: &'static str,
+    },
+    /// A driver call failed.
+    #[error("{call} failed: {name} ({code}){}{values}", if values.is_empty() { "" } else { "; " })]
+    Driver {
+        /// The driver function.
+        call: &'static str,
+        /// The driver's error number.
+        code: u32,
+        /// The driver's name for it, such as `CUDA_ERROR_OUT_OF_MEMORY`.
+        name: String,
+        /// The values of this call; may be empty.
+        values: String,
     },
     /// The operating system refused something.
     #[error("{what}: {error}")]

@@ -9,17 +9,23 @@
 //! the rank. A rank whose process dies is noticed at once, also between calls:
 //! [`failed`](Group::failed).
 //!
+//! [`SymmetricMemory`] is a buffer on every rank's device that all devices reach.
+//!
 //! Nothing here panics on what a caller, a peer or a stranger sends.
 #![deny(missing_docs)]
 
+mod device;
 mod error;
 mod group;
 mod hub;
 mod identity;
 mod mailbox;
 mod rendezvous;
+mod symmetric;
 mod wire;
 
+pub use device::{DeviceReport, HandleKind, PeerLink};
 pub use error::{Call, Departure, Error, Member, Result};
 pub use group::{DEFAULT_TIMEOUT, Group, MAX_BYTES, MAX_RANKS};
 pub use rendezvous::Rendezvous;
+pub use symmetric::{PeerAddresses, SymmetricMemory};
