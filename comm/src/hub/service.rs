@@ -1,0 +1,324 @@
+//! The thread that runs a [`Hub`], and the connections to it.
+
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Hub, Out};
+use crate::error::Departure;
+use crate::mailbox::Mailbox;
+use crate::rendezvous::Door;
+use crate::wire::{self, Cause, Reply, Request};
+
+/// How long a connection may take no data before its rank counts as lost.
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Each thread moves bytes and little else.
+const STACK: usize = 256 << 10;
+
+/// What happens at the hub.
+pub(crate) struct Event {
+    pub rank: usize,
+    pub what: What,
+    /// Dropped once the event is dealt with and all have been told.
+    pub handled: Option<Sender<()>>,
+}
+
+pub(crate) enum What {
+    Request(Request, Vec<u8>),
+    Lost(Departure),
+}
+
+/// The way to a rank.
+pub(crate) enum Sink {
+    Local(Arc<Mailbox>),
+    Remote(Sender<Parcel>),
+}
+
+/// Bytes for a connection.
+pub(crate) struct Parcel {
+    bytes: Arc<[u8]>,
+    /// Dropped once written.
+    _written: Sender<()>,
+}
+
+/// A named thread; an error if the system gives none.
+pub(crate) fn spawn(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> std::io::Result<thread::JoinHandle<()>> {
+    thread::Builder::new()
+        .name(format!("mok-comm {name}"))
+        .stack_size(STACK)
+        .spawn(run)
+}
+
+/// Runs until every rank has gone.
+pub(crate) fn run(mut hub: Hub, events: &Receiver<Event>, sinks: &[Sink]) {
+    while hub.in_use() {
+        let event = match hub.next_deadline() {
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                events.recv_timeout(left)
+            }
+            None => events.recv().map_err(RecvTimeoutError::from),
+        };
+        match event {
+            Ok(Event {
+                rank,
+                what,
+                handled,
+            }) => {
+                let out = match what {
+                    What::Request(request, payload) => {
+                        hub.request(rank, request, payload, Instant::now())
+                    }
+                    What::Lost(how) => hub.lost(rank, how),
+                };
+                deliver(out, sinks);
+                drop(handled);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        deliver(hub.tick(Instant::now()), sinks);
+    }
+}
+
+/// Remote ranks first: when a rank of this process hears of a result, it may end the process, and
+/// must not take the others' result with it.
+fn deliver(out: Vec<Out>, sinks: &[Sink]) {
+    for Out { to, reply, parts } in out {
+        let (written, all_written) = mpsc::channel();
+        let mut bytes: Option<Arc<[u8]>> = None;
+        for &rank in &to {
+            if let Some(Sink::Remote(writer)) = sinks.get(rank) {
+                let bytes = bytes.get_or_insert_with(|| wire::frame(&reply, &parts).into());
+                // Its writer is gone only if its connection is; the reader reports that.
+                let _ = writer.send(Parcel {
+                    bytes: bytes.clone(),
+                    _written: written.clone(),
+                });
+            }
+        }
+        drop(written);
+        let _ = all_written.recv_timeout(WRITE_TIMEOUT);
+        for &rank in &to {
+            if let Some(Sink::Local(mailbox)) = sinks.get(rank) {
+                match &reply {
+                    Reply::Done { group, number, .. } => {
+                        mailbox.done(group, *number, parts.clone());
+                    }
+                    Reply::Failed { group, cause } => mailbox.fail(group, cause.clone()),
+                    Reply::Refused(_) | Reply::Waiting { .. } | Reply::Welcome { .. } => {}
+                }
+            }
+        }
+    }
+}
+
+/// Starts the two threads that serve a remote rank.
+pub(crate) fn attach(
+    rank: usize,
+    stream: TcpStream,
+    events: Sender<Event>,
+) -> std::io::Result<Sink> {
+    stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    stream.set_read_timeout(None)?;
+    let mut reader = stream.try_clone()?;
+    let lost = events.clone();
+    let (sender, parcels) = mpsc::channel::<Parcel>();
+    spawn("reader", move || {
+        let how = loop {
+            match wire::read::<Request>(&mut reader, wire::MAX_HEADER, wire::MAX_PAYLOAD) {
+                Ok((request, payload)) => {
+                    let event = Event {
+                        rank,
+                        what: What::Request(request, payload),
+                        handled: None,
+                    };
+                    if events.send(event).is_err() {
+                        return;
+                    }
+                }
+                Err(_) => break Departure::Closed,
+            }
+        };
+        let _ = reader.shutdown(Shutdown::Both);
+        let _ = events.send(Event {
+            rank,
+            what: What::Lost(how),
+            handled: None,
+        });
+    })?;
+    spawn("writer", move || {
+        let mut stream = stream;
+        for parcel in parcels {
+            if std::io::Write::write_all(&mut stream, &parcel.bytes).is_err() {
+                let _ = lost.send(Event {
+                    rank,
+                    what: What::Lost(Departure::Stuck),
+                    handled: None,
+                });
+                break;
+            }
+        }
+        let _ = stream.shutdown(Shutdown::Both);
+    })?;
+    Ok(Sink::Remote(sender))
+}
+
+/// A rank's side of its connection.
+pub(crate) enum Link {
+    /// The hub is in this process.
+    Local {
+        rank: usize,
+        events: Sender<Event>,
+        mailbox: Arc<Mailbox>,
+        /// Where others may still knock; closed with this link.
+        door: Option<Door>,
+    },
+    /// The hub is in rank 0's process.
+    Remote {
+        stream: std::sync::Mutex<TcpStream>,
+        mailbox: Arc<Mailbox>,
+    },
+}
+
+impl Link {
+    /// A connection that has been welcomed.
+    pub(crate) fn remote(stream: TcpStream, world: usize) -> std::io::Result<Link> {
+        stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+        stream.set_read_timeout(None)?;
+        let mailbox = Arc::new(Mailbox::default());
+        let mut reader = stream.try_clone()?;
+        let inbox = mailbox.clone();
+        spawn("replies", move || {
+            let limit = wire::MAX_PAYLOAD.saturating_mul(world);
+            let cause = loop {
+                match wire::read::<Reply>(&mut reader, wire::MAX_HEADER, limit) {
+                    Ok((reply, payload)) => match receive(&inbox, reply, &payload) {
+                        Ok(()) => {}
+                        Err(what) => break Cause::Protocol { rank: 0, what },
+                    },
+                    Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                        let what = error.to_string();
+                        break Cause::Protocol { rank: 0, what };
+                    }
+                    Err(_) => {
+                        break Cause::Lost {
+                            rank: 0,
+                            how: Departure::Closed,
+                        };
+                    }
+                }
+            };
+            inbox.close(cause);
+        })?;
+        Ok(Link::Remote {
+            stream: stream.into(),
+            mailbox,
+        })
+    }
+
+    pub(crate) fn mailbox(&self) -> &Mailbox {
+        match self {
+            Link::Local { mailbox, .. } | Link::Remote { mailbox, .. } => mailbox,
+        }
+    }
+
+    /// Sends a request. If it can't be sent the connection is gone, and the mailbox says so.
+    pub(crate) fn send(&self, request: Request, payload: Vec<u8>) {
+        let closed = Cause::Lost {
+            rank: 0,
+            how: Departure::Closed,
+        };
+        match self {
+            Link::Local {
+                rank,
+                events,
+                mailbox,
+                ..
+            } => {
+                let event = Event {
+                    rank: *rank,
+                    what: What::Request(request, payload),
+                    handled: None,
+                };
+                if events.send(event).is_err() {
+                    mailbox.close(closed);
+                }
+            }
+            Link::Remote { stream, mailbox } => {
+                let mut stream = lock(stream);
+                if wire::write(&mut *stream, &request, &[payload]).is_err() {
+                    // A message that was cut off can't be followed by another.
+                    let _ = stream.shutdown(Shutdown::Write);
+                    mailbox.close(closed);
+                }
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn receive(inbox: &Mailbox, reply: Reply, payload: &[u8]) -> Result<(), String> {
+    match reply {
+        Reply::Done {
+            group,
+            number,
+            lengths,
+        } => {
+            let parts = wire::cut(payload, &lengths)
+                .ok_or_else(|| format!("{} bytes for parts of {lengths:?}", payload.len()))?;
+            inbox.done(&group, number, parts);
+        }
+        Reply::Failed { group, cause } => inbox.fail(&group, cause),
+        Reply::Waiting { .. } => {}
+        other @ (Reply::Refused(_) | Reply::Welcome { .. }) => return Err(format!("{other:?}")),
+    }
+    Ok(())
+}
+
+/// How this thread is leaving.
+pub(crate) fn leaving() -> Departure {
+    if thread::panicking() {
+        Departure::Panicked
+    } else {
+        Departure::Left
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let bye = Request::Bye { how: leaving() };
+        match self {
+            Link::Local {
+                rank, events, door, ..
+            } => {
+                drop(door.take());
+                let (handled, done) = mpsc::channel();
+                let event = Event {
+                    rank: *rank,
+                    what: What::Request(bye, Vec::new()),
+                    handled: Some(handled),
+                };
+                // The process may end after this: the others should have been told.
+                if events.send(event).is_ok() {
+                    let _ = done.recv_timeout(WRITE_TIMEOUT);
+                }
+            }
+            Link::Remote { stream, .. } => {
+                let mut stream = lock(stream);
+                let _ = wire::write(&mut *stream, &bye, &[]);
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+    }
+}
