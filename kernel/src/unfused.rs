@@ -128,10 +128,19 @@ pub struct MoveArgs {
     pub row_total: u64,
     /// Device address of `bf16 [capacity][hidden]`.
     pub matrix: u64,
+    /// Device address of `u32 [local experts]`: rows of each.
+    pub sizes: u64,
+    /// Device address of as many words: dispatch leaves there the rows that this pass computes,
+    /// none if the rank has failed.
+    pub pass_sizes: u64,
     /// Elements of a row, a multiple of 8.
     pub hidden: u32,
     /// Experts of a token.
     pub top_k: u32,
+    /// Experts of this rank.
+    pub local_experts: u32,
+    /// Unused.
+    pub padding: u32,
 }
 
 /// Arguments of `mok_swiglu`: `out = silu(gate) * up`, in f32, rounded once to bf16.

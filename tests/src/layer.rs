@@ -192,8 +192,18 @@ impl Problem {
     /// The outputs of all tokens; every pass must give the same bits.
     pub fn outputs(&self, devices: &[Device], times: usize) -> Vec<bf16> {
         let mut all = Vec::new();
-        for (rank, result) in self.run_all(devices, times).into_iter().enumerate() {
-            let passes = result.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
+        let results = self.run_all(devices, times);
+        let errors = results.iter().enumerate();
+        let errors: Vec<String> = errors
+            .filter_map(|(rank, result)| Some(format!("rank {rank}: {}", result.as_ref().err()?)))
+            .collect();
+        assert!(
+            errors.is_empty(),
+            "{}\n{:?}",
+            errors.join("\n"),
+            self.config
+        );
+        for (rank, passes) in results.into_iter().flatten().enumerate() {
             for pass in &passes {
                 assert!(pass == &passes[0], "rank {rank}: passes differ");
             }

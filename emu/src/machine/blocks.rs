@@ -447,6 +447,7 @@ impl Machine {
                 grid.left -= 1;
                 if grid.left == 0 {
                     let number = grid.number;
+                    self.launch_ended = true;
                     self.check_end_launch(number);
                 }
             }

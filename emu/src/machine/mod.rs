@@ -252,6 +252,8 @@ pub struct Machine {
     pub(crate) jumps: u32,
     /// Whether time may not jump: see [`Machine::hold_time`].
     pub(crate) time_held: bool,
+    /// Whether a launch has ended in this slice.
+    pub(crate) launch_ended: bool,
     pub(crate) usage: Vec<Vec<blocks::Usage>>,
     pub(crate) findings: Vec<Finding>,
     pub(crate) suppressed: u64,
@@ -282,6 +284,7 @@ impl Machine {
             clock_reads: 0,
             jumps: 0,
             time_held: false,
+            launch_ended: false,
             usage: vec![vec![blocks::Usage::default(); config.sms.max(1) as usize]; gpus],
             findings: Vec::new(),
             suppressed: 0,

@@ -31,6 +31,8 @@ enum Unblock {
     Nothing,
     /// Nothing but let time pass, which is held.
     Held,
+    /// Nothing but let time pass, and a launch has ended in this slice.
+    Ended,
 }
 
 impl Machine {
@@ -44,14 +46,17 @@ impl Machine {
         }
     }
 
-    /// Runs at most so many turns.
+    /// Runs at most so many turns. Where nothing goes on after a launch has ended, the slice is
+    /// over too: what is launched next may be what the others wait for.
     pub fn run_turns(&mut self, turns: u64) -> Outcome {
+        self.launch_ended = false;
         for _ in 0..turns {
             self.start_blocks();
             if self.ready.is_empty() {
                 match self.unblock() {
                     Unblock::Nothing => return self.idle(),
                     Unblock::Held => return Outcome::Polling,
+                    Unblock::Ended => return Outcome::More,
                     Unblock::Something => continue,
                 }
             }
@@ -66,6 +71,7 @@ impl Machine {
                 match self.unblock() {
                     Unblock::Nothing => return self.idle(),
                     Unblock::Held => return Outcome::Polling,
+                    Unblock::Ended => return Outcome::More,
                     Unblock::Something => {}
                 }
             }
@@ -267,8 +273,13 @@ impl Machine {
             self.complete_next();
             return Unblock::Something;
         }
-        if self.time_held && self.grids.iter().any(Option::is_some) {
-            return Unblock::Held;
+        if self.grids.iter().any(Option::is_some) {
+            if self.launch_ended {
+                return Unblock::Ended;
+            }
+            if self.time_held {
+                return Unblock::Held;
+            }
         }
         // Kernels with deadlines see time pass.
         let woken = self.wake_try_waits();

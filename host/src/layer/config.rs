@@ -266,7 +266,8 @@ impl Parts {
         let config = &self.config;
         let routed = self.rows(config.hidden) + 2 * self.rows(config.intermediate);
         let shared = self.shared(config.hidden) + 2 * self.shared(config.shared_intermediate);
-        2 * (routed + shared) + 4 * (self.counts() + u64::from(config.experts))
+        2 * (routed + shared)
+            + 4 * (self.counts() + u64::from(config.experts) + u64::from(self.most_local))
     }
 
     fn schedule(&self) -> u64 {

@@ -80,8 +80,10 @@ pub enum LayerError {
     /// A schedule of another workspace.
     #[error("the schedule belongs to another workspace")]
     OtherSchedule,
-    /// The schedule holds nothing yet.
-    #[error("the schedule is empty: `MoeLayer::schedule` comes before `forward`")]
+    /// The schedule holds nothing yet, or what it held went with an error.
+    #[error(
+        "the schedule is empty: `MoeLayer::schedule` comes before `forward`, and again after `recover`"
+    )]
     NoSchedule,
     /// A route names an expert that is not there.
     #[error(

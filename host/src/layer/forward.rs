@@ -160,7 +160,10 @@ impl MoeLayer {
         router_weights: DevicePtr,
         out: DevicePtr,
     ) -> Result<u32> {
-        let tokens = schedule.tokens.ok_or(LayerError::NoSchedule)?;
+        let made = schedule
+            .made
+            .filter(|made| made.recoveries == self.workspace.recoveries());
+        let tokens = made.ok_or(LayerError::NoSchedule)?.tokens;
         for (what, ptr) in [("x", x), ("router_weights", router_weights), ("out", out)] {
             check_pointer(what, ptr, tokens.into())?;
         }
@@ -246,8 +249,12 @@ impl Pass<'_> {
             rows: self.schedule.routes(),
             row_total: self.schedule.row_total(),
             matrix: workspace.buffers().rows.ptr().as_raw(),
+            sizes: self.schedule.sizes(),
+            pass_sizes: workspace.buffers().sizes.ptr().as_raw(),
             hidden: config.hidden,
             top_k: config.top_k,
+            local_experts: workspace.local_experts(),
+            padding: 0,
         };
         let row_grid = workspace.row_grid(workspace.parts.capacity.into());
         let stream = self.stream;

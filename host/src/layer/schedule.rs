@@ -19,8 +19,8 @@ use crate::stream::Stream;
 #[derive(Debug)]
 pub struct Schedule {
     pub(super) workspace: Arc<Workspace>,
-    /// Tokens of this rank, once there is a schedule.
-    pub(super) tokens: Option<u32>,
+    /// What it was last filled for.
+    pub(super) made: Option<Made>,
     /// The first bad route, then the route of each row; all ones to begin with.
     routes: Buffer<u32>,
     /// Rows of each local expert.
@@ -29,6 +29,15 @@ pub struct Schedule {
     totals: Buffer<u32>,
     /// The choice of experts, kept for the weighted sum.
     topk_experts: Buffer<i32>,
+}
+
+/// What a schedule was filled for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Made {
+    /// Tokens of this rank.
+    pub tokens: u32,
+    /// How often the workspace had been recovered: errors take schedules with them.
+    pub recoveries: u64,
 }
 
 /// Words in front of the routes.
@@ -41,7 +50,7 @@ impl Schedule {
         let parts = &workspace.parts;
         let topk = workspace.config.max_tokens as usize * workspace.config.top_k as usize;
         Ok(Schedule {
-            tokens: None,
+            made: None,
             routes: device.buffer_uninit(BAD + parts.capacity as usize)?,
             sizes: device.buffer_zeroed(parts.most_local as usize)?,
             totals: device.buffer_zeroed(2)?,
@@ -68,6 +77,11 @@ impl Schedule {
         self.routes.ptr().as_raw() + 4 * BAD as u64
     }
 
+    /// Address of the rows of each local expert.
+    pub(super) fn sizes(&self) -> u64 {
+        self.sizes.ptr().as_raw()
+    }
+
     /// Address of the number of rows.
     pub(super) fn row_total(&self) -> u64 {
         self.totals.ptr().as_raw()
@@ -85,7 +99,7 @@ impl Schedule {
     /// The groups of the routed experts' GEMMs.
     pub(super) fn groups(&self) -> GroupRows {
         GroupRows {
-            sizes: self.sizes.ptr(),
+            sizes: self.workspace.buffers().sizes.ptr(),
             groups: self.workspace.local_experts(),
             capacity: self.workspace.parts.capacity,
             overflow: None,
@@ -183,7 +197,8 @@ impl Schedule {
             }
             workspace.signal(Wait::Schedule, stream)?;
         }
-        self.tokens = Some(tokens);
+        let recoveries = workspace.recoveries();
+        self.made = Some(Made { tokens, recoveries });
         Ok(())
     }
 }

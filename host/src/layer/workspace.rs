@@ -1,6 +1,7 @@
 //! What the layers of one shape share on a rank: the symmetric region, buffers, and the rank's state.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use half::bf16;
 use mok_comm::Group;
@@ -33,6 +34,7 @@ pub struct Workspace {
     plan: SymmetricPlan,
     symmetric: Symmetric,
     own: Own,
+    recoveries: AtomicU64,
     pub(super) kernels: LayerKernels,
     pub(super) gemm: GroupedGemm,
 }
@@ -57,6 +59,8 @@ pub(super) struct Buffers {
     pub shared_gate: Buffer<bf16>,
     pub shared_up: Buffer<bf16>,
     pub shared_out: Buffer<bf16>,
+    /// Rows that a pass computes of each local expert.
+    pub sizes: Buffer<u32>,
     pub totals: Buffer<u32>,
     pub counts: Buffer<u32>,
 }
@@ -75,6 +79,7 @@ impl Own {
                 shared_gate: matrix(parts.shared(config.shared_intermediate))?,
                 shared_up: matrix(parts.shared(config.shared_intermediate))?,
                 shared_out: matrix(parts.shared(config.hidden))?,
+                sizes: device.buffer_zeroed(parts.most_local as usize)?,
                 totals: device.buffer_uninit(config.experts as usize)?,
                 counts: device.buffer_uninit(parts.counts() as usize)?,
             },
@@ -107,6 +112,7 @@ impl Workspace {
             plan,
             symmetric,
             own,
+            recoveries: AtomicU64::new(0),
         };
         // Nobody signals a peer whose region is not cleared yet.
         group.barrier()?;
@@ -156,7 +162,13 @@ impl Workspace {
             self.symmetric.clear(self.plan.x)
         };
         together(&self.group, cleared())?;
+        self.recoveries.fetch_add(1, Ordering::Relaxed);
         Ok(self.group.barrier()?)
+    }
+
+    /// How often it has been recovered.
+    pub(super) fn recoveries(&self) -> u64 {
+        self.recoveries.load(Ordering::Relaxed)
     }
 
     pub(super) fn buffers(&self) -> &Buffers {

@@ -92,8 +92,22 @@ unsafe fn slot_at(args: &MoveArgs, route: Route) -> u64 {
 /// schedule is complete.
 #[inline(always)]
 pub unsafe fn dispatch(args: &MoveArgs) {
-    // SAFETY: the caller's contract; a row has one warp.
+    // SAFETY: the caller's contract; a row has one warp, and block 0 the sizes.
     unsafe {
+        if reg::block_idx() == 0 {
+            let gone = failed(args.rank.state);
+            let mut expert = reg::thread_idx();
+            while expert < args.local_experts {
+                let at = 4 * expert as u64;
+                let size = if gone {
+                    0
+                } else {
+                    global::load_u32(args.sizes + at)
+                };
+                global::store_u32(args.pass_sizes + at, size);
+                expert += reg::block_dim();
+            }
+        }
         for_rows(args, |row, route| {
             copy_row(row, token_at(args, route), args.hidden)
         });

@@ -5,7 +5,7 @@ use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::{atom, global, reg};
 use crate::role::peers::{Failure, fail, failed, region};
 use crate::route::{Route, SEGMENT, first_expert, segment};
-use crate::unfused::{PublishArgs, ScheduleArgs};
+use crate::unfused::{PublishArgs, STATE_FAILED, ScheduleArgs};
 use crate::{block_sync, match_any, shuffle, shuffle_up, shuffle_xor, warp_sync};
 
 /// Any grid `(blocks, ranks)`: the rank's choices go to rank `y`.
@@ -218,13 +218,25 @@ unsafe fn segments(args: &ScheduleArgs, first: u32, last: u32, lane: u32) -> u32
 pub unsafe fn place(args: &ScheduleArgs) {
     let (lane, block) = (reg::lane(), reg::block_idx());
     let (first, last) = local(args);
-    // SAFETY: the flag may be set by another block of this launch, with the same outcome here: it
-    // is read atomically.
-    let gone = unsafe {
-        atom::load_relaxed_gpu_u64(
-            (args.rank.state + 8 * crate::unfused::STATE_FAILED) as *const u64,
-        )
-    } != 0;
+    // Another block of this launch may set it meanwhile: then all of them write zeros.
+    // SAFETY: an atomic read of the rank's own word.
+    let gone =
+        unsafe { atom::load_relaxed_gpu_u64((args.rank.state + 8 * STATE_FAILED) as *const u64) }
+            != 0;
+    if gone {
+        // What `count` would have left isn't there. If it was this launch that failed, the same
+        // is written below.
+        // SAFETY: a word of this block, and one of block 0.
+        unsafe {
+            if lane == 0 && block < last - first {
+                global::store_u32(args.sizes + 4 * block as u64, 0);
+            }
+            if lane == 0 && block == 0 {
+                global::store_u32(args.row_total, 0);
+            }
+        }
+        return;
+    }
     // The rank that needs most, and what this one needs.
     let (mut most, mut most_rank, mut own) = (0, 0, 0);
     let mut rank = 0;
@@ -244,7 +256,7 @@ pub unsafe fn place(args: &ScheduleArgs) {
     // SAFETY: `count` is complete.
     let bad = unsafe { global::load_u64(args.bad) };
     let overflows = most > args.capacity / SEGMENT;
-    if block == 0 && lane == 0 && !gone {
+    if block == 0 && lane == 0 {
         if bad != u64::MAX {
             let route = Route(bad as u32);
             let plan = &args.rank.plan;
@@ -283,7 +295,7 @@ pub unsafe fn place(args: &ScheduleArgs) {
             }
         }
     }
-    let nothing = gone || overflows || bad != u64::MAX;
+    let nothing = overflows || bad != u64::MAX;
     if block == 0 && lane == 0 {
         let rows = if nothing { 0 } else { own * SEGMENT };
         // SAFETY: one thread of the launch writes it.
