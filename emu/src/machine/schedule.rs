@@ -87,16 +87,16 @@ impl Machine {
     }
 
     fn choose(&mut self) -> Option<usize> {
-        let starved = self.config.starved_warp;
-        let is_starved = |machine: &Machine, id: usize| {
-            starved.is_some() && machine.warps[id].as_ref().map(|warp| warp.number) == starved
-        };
         let mut at = self.random.below(self.ready.len() as u64) as usize;
-        if let Some(other) = (0..self.ready.len())
-            .map(|step| (at + step) % self.ready.len())
-            .find(|&at| !is_starved(self, self.ready[at]))
-        {
-            at = other;
+        if let Some(starved) = self.config.starved_warp {
+            // Those that only poll may be polling for a starved warp.
+            let runs = |at: usize| {
+                let warp = self.warps[self.ready[at]].as_ref();
+                warp.is_none_or(|warp| warp.number != starved && !self.only_polls(warp))
+            };
+            let count = self.ready.len();
+            let mut from = (0..count).map(|step| (at + step) % count);
+            at = from.find(|&at| runs(at)).unwrap_or(at);
         }
         let id = self.ready.swap_remove(at);
         self.warps[id].is_some().then_some(id)
@@ -219,13 +219,17 @@ impl Machine {
     /// Whether nothing but polls has happened for a while.
     fn all_polling(&self) -> bool {
         self.ready.iter().all(|&id| {
-            self.warps[id].as_ref().is_none_or(|warp| {
-                let idle = warp.polls.0 == self.progress && warp.polls.1 >= IDLE_POLLS;
-                let ready = |fragment: &&super::Fragment| fragment.wait == Wait::Ready;
-                let polled = |fragment: &super::Fragment| fragment.mask & !warp.polled == 0;
-                idle && warp.fragments.iter().filter(ready).all(polled)
-            })
+            let warp = self.warps[id].as_ref();
+            warp.is_none_or(|warp| self.only_polls(warp))
         })
+    }
+
+    /// Whether a warp has done nothing but poll for a while.
+    fn only_polls(&self, warp: &Warp) -> bool {
+        let idle = warp.polls.0 == self.progress && warp.polls.1 >= IDLE_POLLS;
+        let ready = |fragment: &&super::Fragment| fragment.wait == Wait::Ready;
+        let polled = |fragment: &super::Fragment| fragment.mask & !warp.polled == 0;
+        idle && warp.fragments.iter().filter(ready).all(polled)
     }
 
     /// Holds simulated time while only polls are left, since whoever uses the machine may still
