@@ -322,3 +322,35 @@ impl Drop for Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mailbox::Arrival;
+
+    /// Else the process could end with the others' result still in it.
+    #[test]
+    fn a_rank_of_this_process_hears_of_a_result_after_the_others_have_it() {
+        let mailbox = Arc::new(Mailbox::default());
+        let (writer, parcels) = mpsc::channel();
+        let sinks = [Sink::Local(mailbox.clone()), Sink::Remote(writer)];
+        let done = Out {
+            to: vec![0, 1],
+            reply: Reply::Done {
+                group: "0".into(),
+                number: 0,
+                lengths: vec![0, 0],
+            },
+            parts: vec![Vec::new(); 2],
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| deliver(vec![done], &sinks));
+            let parcel = parcels.recv().expect("a parcel");
+            let soon = Instant::now() + Duration::from_millis(50);
+            assert_eq!(mailbox.wait("0", 0, soon), Arrival::Nothing);
+            drop(parcel);
+            let later = Instant::now() + Duration::from_secs(5);
+            assert!(matches!(mailbox.wait("0", 0, later), Arrival::Done(_)));
+        });
+    }
+}
