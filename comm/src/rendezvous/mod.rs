@@ -22,7 +22,7 @@ use crate::error::{Error, Member, Result};
 use crate::group::{DEFAULT_TIMEOUT, Group, check_world};
 use crate::hub::service::Link;
 use crate::identity;
-use crate::wire::{Hello, Person, Refusal};
+use crate::wire::{Hello, LONGEST, Person, Refusal};
 
 /// Where and as whom a process joins its job.
 ///
@@ -98,7 +98,7 @@ impl Rendezvous {
     /// Sets how long to wait for the others.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Rendezvous {
-        self.deadline = deadline;
+        self.deadline = deadline.min(LONGEST);
         self
     }
 
