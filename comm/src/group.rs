@@ -12,12 +12,12 @@ use crate::hub::{self, Hub};
 use crate::identity;
 use crate::mailbox::{Arrival, Mailbox};
 use crate::rendezvous::Rendezvous;
-use crate::wire::{Cause, MAX_PAYLOAD, Person, Request};
+use crate::wire::{Cause, LONGEST, MAX_PAYLOAD, Person, Request};
 
 /// The most ranks of a job.
 pub const MAX_RANKS: usize = 4096;
 /// The most bytes that one rank may give to one collective call.
-pub const MAX_BYTES: usize = MAX_PAYLOAD;
+pub const MAX_BYTES: usize = MAX_PAYLOAD - 1;
 /// How long a collective call waits by default: healthy ranks can be minutes apart.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 /// How much longer than its timeout a rank waits for word from rank 0's process.
@@ -36,7 +36,7 @@ const MAX_TEXT: usize = 64 << 10;
 ///
 /// Dropping a group gives up its place: others that still wait in it are told. Drop it after a last
 /// [`barrier`](Group::barrier). Rank 0's process carries all messages, so it has to outlive the
-/// others' use.
+/// others' use; dropping its last group waits up to a second for them to go first.
 ///
 /// ```
 /// use mok_comm::Group;
@@ -100,7 +100,7 @@ impl Group {
                 rank,
                 events: events.clone(),
                 mailbox,
-                door: None,
+                host: None,
             };
             Group::world(link, rank, roster.clone())
         });
@@ -296,6 +296,10 @@ impl Group {
         result: Result<Vec<u8>, E>,
     ) -> Result<Vec<Vec<u8>>> {
         let own = match result {
+            Ok(bytes) if bytes.len() > MAX_BYTES => {
+                let limit = format!("{} bytes are more than {MAX_BYTES}", bytes.len());
+                [limit.as_bytes(), &[0]].concat()
+            }
             Ok(mut bytes) => {
                 bytes.push(1);
                 bytes
@@ -306,7 +310,7 @@ impl Group {
                 text
             }
         };
-        let mut parts = self.exchange(name, own)?;
+        let (_, mut parts) = self.numbered(name, own, MAX_PAYLOAD)?;
         for (rank, part) in parts.iter_mut().enumerate() {
             if part.pop() != Some(1) {
                 return Err(Error::RankFailed {
@@ -342,7 +346,7 @@ impl Group {
     #[track_caller]
     pub fn split(&self, color: u64, key: u64) -> Result<Group> {
         let own = [color.to_le_bytes(), key.to_le_bytes()].concat();
-        let (number, parts) = self.numbered(hub::SPLIT, own)?;
+        let (number, parts) = self.numbered(hub::SPLIT, own, MAX_BYTES)?;
         let choices: Option<Vec<(u64, u64)>> =
             parts.iter().map(|part| hub::split_choice(part)).collect();
         let own_place = choices.and_then(|choices| {
@@ -383,12 +387,12 @@ impl Group {
 
     #[track_caller]
     fn exchange(&self, name: &str, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-        self.numbered(name, own).map(|(_, parts)| parts)
+        self.numbered(name, own, MAX_BYTES).map(|(_, parts)| parts)
     }
 
     /// The one collective: gives bytes, returns all ranks' and the call's number.
     #[track_caller]
-    fn numbered(&self, name: &str, own: Vec<u8>) -> Result<(u64, Vec<Vec<u8>>)> {
+    fn numbered(&self, name: &str, own: Vec<u8>, limit: usize) -> Result<(u64, Vec<Vec<u8>>)> {
         let place = Location::caller();
         let mut next = self.number.lock().unwrap_or_else(PoisonError::into_inner);
         let number = *next;
@@ -397,11 +401,11 @@ impl Group {
             number,
             place: format!("{}:{}", place.file(), place.line()),
         };
-        if own.len() > MAX_BYTES {
+        if own.len() > limit {
             let error = Error::TooLarge {
                 call: call.into(),
                 bytes: own.len(),
-                limit: MAX_BYTES,
+                limit,
             };
             self.abort(&error);
             return Err(error);
@@ -508,10 +512,8 @@ pub(crate) fn check_world(what: &'static str, ranks: usize) -> Result<()> {
     })
 }
 
-/// A year stands for every longer time, so that sums with a clock don't overflow.
 fn millis(time: Duration) -> u64 {
-    const YEAR: u64 = 365 * 24 * 3600 * 1000;
-    u64::try_from(time.as_millis()).map_or(YEAR, |millis| millis.min(YEAR))
+    time.min(LONGEST).as_millis() as u64
 }
 
 fn cut_text(mut text: String) -> String {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::error::{Call, Departure};
-use crate::wire::{Cause, Reply, Request};
+use crate::wire::{Cause, LONGEST, Reply, Request};
 
 /// The group of all ranks.
 pub(crate) const WORLD: &str = "0";
@@ -255,7 +255,7 @@ impl Hub {
                 parts: Vec::new(),
             }];
         }
-        let deadline = now + Duration::from_millis(timeout_ms);
+        let deadline = now + Duration::from_millis(timeout_ms).min(LONGEST);
         let world = room.members.len();
         let pending = room.pending.get_or_insert_with(|| Pending {
             call: call.clone(),

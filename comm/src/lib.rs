@@ -9,7 +9,8 @@
 //! the rank. A rank whose process dies is noticed at once, also between calls:
 //! [`failed`](Group::failed).
 //!
-//! [`SymmetricMemory`] is a buffer on every rank's device that all devices reach.
+//! [`SymmetricMemory`] is a buffer on every rank's device that all devices reach;
+//! [`Topology`] says which ranks share a host or a device, and how devices reach each other.
 //!
 //! Nothing here panics on what a caller, a peer or a stranger sends.
 #![deny(missing_docs)]
@@ -22,6 +23,7 @@ mod identity;
 mod mailbox;
 mod rendezvous;
 mod symmetric;
+mod topology;
 mod wire;
 
 pub use device::{DeviceReport, HandleKind, PeerLink};
@@ -29,3 +31,4 @@ pub use error::{Call, Departure, Error, Member, Result};
 pub use group::{DEFAULT_TIMEOUT, Group, MAX_BYTES, MAX_RANKS};
 pub use rendezvous::Rendezvous;
 pub use symmetric::{PeerAddresses, SymmetricMemory};
+pub use topology::{RankReport, Route, Topology};

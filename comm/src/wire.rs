@@ -1,6 +1,7 @@
 //! Messages: a JSON header that says what it is, and raw bytes behind it.
 
 use std::io::{self, Read, Write};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -13,8 +14,11 @@ pub(crate) const MAGIC: [u8; 8] = *b"mok-comm";
 pub(crate) const VERSION: u32 = 1;
 /// Bytes of [`greeting`].
 pub(crate) const GREETING: usize = 12;
-/// The most bytes that one rank may send in one call.
-pub(crate) const MAX_PAYLOAD: usize = 1 << 20;
+/// The most bytes that one rank may send in one call: what a caller may give, and a byte that says
+/// whether it failed.
+pub(crate) const MAX_PAYLOAD: usize = (1 << 20) + 1;
+/// A year stands for every longer time, so that sums with a clock don't overflow.
+pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The most bytes of a header: the roster of the largest world fits.
 pub(crate) const MAX_HEADER: usize = 4 << 20;
 /// The most bytes of a [`Hello`], which anybody may send.

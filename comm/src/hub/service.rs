@@ -1,8 +1,8 @@
 //! The thread that runs a [`Hub`], and the connections to it.
 
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,9 @@ use crate::wire::{self, Cause, Reply, Request};
 
 /// How long a connection may take no data before its rank counts as lost.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long rank 0's process stays for the others to go first. If it ended with something of theirs
+/// unread, the system would cut the connection, and what it told them last could be lost.
+const LINGER: Duration = Duration::from_secs(1);
 /// Each thread moves bytes and little else.
 const STACK: usize = 256 << 10;
 
@@ -169,6 +172,14 @@ pub(crate) fn attach(
     Ok(Sink::Remote(sender))
 }
 
+/// Rank 0's part in a job of processes.
+pub(crate) struct Host {
+    /// Where others may still knock; closed with the link.
+    pub door: Door,
+    /// Closed when the hub has ended.
+    pub ended: Mutex<Receiver<()>>,
+}
+
 /// A rank's side of its connection.
 pub(crate) enum Link {
     /// The hub is in this process.
@@ -176,12 +187,12 @@ pub(crate) enum Link {
         rank: usize,
         events: Sender<Event>,
         mailbox: Arc<Mailbox>,
-        /// Where others may still knock; closed with this link.
-        door: Option<Door>,
+        /// What rank 0 has where the others are processes.
+        host: Option<Host>,
     },
     /// The hub is in rank 0's process.
     Remote {
-        stream: std::sync::Mutex<TcpStream>,
+        stream: Mutex<TcpStream>,
         mailbox: Arc<Mailbox>,
     },
 }
@@ -250,22 +261,20 @@ impl Link {
                     mailbox.close(closed);
                 }
             }
-            Link::Remote { stream, mailbox } => {
+            Link::Remote { stream, .. } => {
                 let mut stream = lock(stream);
                 if wire::write(&mut *stream, &request, &[payload]).is_err() {
-                    // A message that was cut off can't be followed by another.
-                    let _ = stream.shutdown(Shutdown::Write);
-                    mailbox.close(closed);
+                    // A message that was cut off can't be followed by another. Why the connection
+                    // broke may still be on its way: the reader closes the mailbox behind it.
+                    let _ = stream.shutdown(Shutdown::Both);
                 }
             }
         }
     }
 }
 
-fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn receive(inbox: &Mailbox, reply: Reply, payload: &[u8]) -> Result<(), String> {
@@ -300,9 +309,12 @@ impl Drop for Link {
         let bye = Request::Bye { how: leaving() };
         match self {
             Link::Local {
-                rank, events, door, ..
+                rank, events, host, ..
             } => {
-                drop(door.take());
+                let ended = host.take().map(|Host { door, ended }| {
+                    drop(door);
+                    ended
+                });
                 let (handled, done) = mpsc::channel();
                 let event = Event {
                     rank: *rank,
@@ -313,12 +325,84 @@ impl Drop for Link {
                 if events.send(event).is_ok() {
                     let _ = done.recv_timeout(WRITE_TIMEOUT);
                 }
+                if let Some(ended) = ended {
+                    let _ = lock(&ended).recv_timeout(LINGER);
+                }
             }
             Link::Remote { stream, .. } => {
                 let mut stream = lock(stream);
                 let _ = wire::write(&mut *stream, &bye, &[]);
                 let _ = stream.shutdown(Shutdown::Both);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::mailbox::Arrival;
+
+    /// Else the process could end with the others' result still in it.
+    #[test]
+    fn a_rank_of_this_process_hears_of_a_result_after_the_others_have_it() {
+        let mailbox = Arc::new(Mailbox::default());
+        let (writer, parcels) = mpsc::channel();
+        let sinks = [Sink::Local(mailbox.clone()), Sink::Remote(writer)];
+        let done = Out {
+            to: vec![0, 1],
+            reply: Reply::Done {
+                group: "0".into(),
+                number: 0,
+                lengths: vec![0, 0],
+            },
+            parts: vec![Vec::new(); 2],
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| deliver(vec![done], &sinks));
+            let parcel = parcels.recv().expect("a parcel");
+            let soon = Instant::now() + Duration::from_millis(50);
+            assert_eq!(mailbox.wait("0", 0, soon), Arrival::Nothing);
+            drop(parcel);
+            let later = Instant::now() + Duration::from_secs(5);
+            assert!(matches!(mailbox.wait("0", 0, later), Arrival::Done(_)));
+        });
+    }
+
+    /// The hub's process says why, and ends with a message of this rank's unread.
+    #[test]
+    fn the_reason_that_was_sent_counts_though_the_connection_broke() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("bound");
+        let cause = Cause::Aborted {
+            rank: 0,
+            message: "no".into(),
+        };
+        let failed = Reply::Failed {
+            group: "0".into(),
+            cause: cause.clone(),
+        };
+        for _ in 0..300 {
+            let stream = TcpStream::connect(at).expect("connected");
+            let (mut hub, _) = listener.accept().expect("accepted");
+            let link = Link::remote(stream, 2).expect("a link");
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    hub.peek(&mut [0]).expect("a message");
+                    wire::write(&mut hub, &failed, &[]).expect("sent");
+                    drop(hub);
+                });
+                let leave = Request::Leave {
+                    group: "0".into(),
+                    how: Departure::Left,
+                };
+                link.send(leave, vec![0; wire::MAX_PAYLOAD]);
+                let later = Instant::now() + Duration::from_secs(5);
+                let arrival = link.mailbox().wait("0", 0, later);
+                assert_eq!(arrival, Arrival::Failed(cause.clone()));
+            });
         }
     }
 }

@@ -136,6 +136,18 @@ fn a_loss_fails_the_groups_that_the_rank_is_in() {
 }
 
 #[test]
+fn no_timeout_is_too_long() {
+    let mut hub = Hub::new(2);
+    let request = Request::Call {
+        group: WORLD.into(),
+        call: call("barrier", 0),
+        timeout_ms: u64::MAX,
+    };
+    assert_eq!(hub.request(0, request, Vec::new(), Instant::now()), []);
+    assert!(hub.next_deadline().is_some());
+}
+
+#[test]
 fn an_abort_reaches_all_and_the_first_cause_stays() {
     let mut hub = Hub::new(2);
     ask(&mut hub, 0, "barrier", 0, b"");

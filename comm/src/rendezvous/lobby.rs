@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::{Joined, Rendezvous, Until, ports, refused, tune};
 use crate::error::{Departure, Error, Result};
 use crate::hub::Hub;
-use crate::hub::service::{self, Link, Sink};
+use crate::hub::service::{self, Host, Link, Sink};
 use crate::mailbox::Mailbox;
 use crate::wire::{self, GREETING, Hello, MAX_HELLO, Person, Refusal, Reply};
 
@@ -169,12 +169,19 @@ fn open(lobby: &Lobby, door: Door) -> std::io::Result<Joined> {
         });
     }
     let hub = Hub::new(roster.len());
-    service::spawn("hub", move || service::run(hub, &received, &sinks))?;
+    let (running, ended) = mpsc::channel();
+    service::spawn("hub", move || {
+        service::run(hub, &received, &sinks);
+        drop(running);
+    })?;
     let link = Link::Local {
         rank: 0,
         events,
         mailbox,
-        door: Some(door),
+        host: Some(Host {
+            door,
+            ended: ended.into(),
+        }),
     };
     Ok((link, roster.into()))
 }

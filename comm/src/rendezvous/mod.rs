@@ -22,7 +22,7 @@ use crate::error::{Error, Member, Result};
 use crate::group::{DEFAULT_TIMEOUT, Group, check_world};
 use crate::hub::service::Link;
 use crate::identity;
-use crate::wire::{Hello, Person, Refusal};
+use crate::wire::{Hello, LONGEST, Person, Refusal};
 
 /// Where and as whom a process joins its job.
 ///
@@ -98,7 +98,7 @@ impl Rendezvous {
     /// Sets how long to wait for the others.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Rendezvous {
-        self.deadline = deadline;
+        self.deadline = deadline.min(LONGEST);
         self
     }
 
@@ -233,5 +233,44 @@ fn refused(refusal: Refusal, world: usize) -> Error {
             rank: Member::of_world(rank),
             how,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_read_ends_in_time_whether_nothing_comes_or_too_little() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("bound");
+        for drips in [0, 50] {
+            let mut theirs = TcpStream::connect(at).expect("connected");
+            let (ours, _) = listener.accept().expect("accepted");
+            let started = Instant::now();
+            thread::scope(|scope| {
+                scope.spawn(move || {
+                    for _ in 0..drips {
+                        let _ = theirs.write_all(&[1]);
+                        thread::sleep(Duration::from_millis(10));
+                    }
+                    thread::sleep(Duration::from_millis(500) - 10 * Duration::from_millis(drips));
+                });
+                let mut until = Until {
+                    stream: &ours,
+                    moment: started + Duration::from_millis(100),
+                };
+                let error = until.read_exact(&mut [0; 4096]).expect_err("too little");
+                assert!(timed_out(&error), "{error}");
+                assert!(
+                    started.elapsed() < Duration::from_millis(400),
+                    "{drips} drips"
+                );
+            });
+        }
     }
 }

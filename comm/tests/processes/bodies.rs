@@ -179,6 +179,19 @@ fn large(group: &Group) -> Result<String> {
         bytes.len() == mok_comm::MAX_BYTES && bytes.iter().all(|byte| *byte == rank as u8)
     });
     assert!(right);
+    // The longest that goes, and one more: an error for all, the group stays usable.
+    group.set_timeout(Duration::MAX);
+    let all = group.try_all_gather(Ok::<_, String>(vec![1; mok_comm::MAX_BYTES]))?;
+    assert!(all.iter().all(|bytes| bytes.len() == mok_comm::MAX_BYTES));
+    let over = vec![1; mok_comm::MAX_BYTES + group.rank()];
+    let error = group
+        .try_all_gather(Ok::<_, String>(over))
+        .expect_err("too long");
+    let expected = format!(
+        "rank 1 failed: {} bytes are more than",
+        mok_comm::MAX_BYTES + 1
+    );
+    assert!(error.to_string().starts_with(&expected), "{error}");
     let too_much = vec![0; mok_comm::MAX_BYTES + usize::from(group.rank() == 0)];
     group.all_gather(&too_much)?;
     Ok("sent?".into())

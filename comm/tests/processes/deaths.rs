@@ -45,6 +45,20 @@ fn a_kill_is_noticed_at_once_in_a_call_and_between_calls() {
     }
 }
 
+#[test]
+fn a_kill_while_others_are_still_to_come_is_noticed_at_once() {
+    for (killed, left) in [(1, 0), (0, 1)] {
+        let job = Job::of(3);
+        let left = job.start(left, "everything");
+        let mut dead = job.start(killed, "everything");
+        thread::sleep(Duration::from_millis(400));
+        dead.kill();
+        let result = left.result(AT_ONCE);
+        let expected = format!("join: rank {killed} is lost: its connection closed");
+        assert!(result.contains(&expected), "{result}");
+    }
+}
+
 /// A stopped process is no dead one: only the deadline tells.
 #[cfg(target_os = "linux")]
 #[test]

@@ -14,9 +14,8 @@ use crate::bodies;
 const BODY: &str = "MOK_COMM_TEST_BODY";
 const MARK: &str = "RESULT ";
 
-/// The copies run this "test"; without the variable it does nothing.
-#[test]
-fn rank_process() {
+/// Where this is a copy: does what it was started for, and ends.
+pub fn run_as_rank() {
     let Ok(body) = env::var(BODY) else { return };
     let result = bodies::run_process(&body);
     // On a line of its own, whatever the harness wrote before.
@@ -64,7 +63,7 @@ impl Job {
     pub fn start(&self, rank: usize, body: &str) -> Rank {
         let mut command = Command::new(env::current_exe().expect("this program"));
         command
-            .args(["--exact", "launch::rank_process", "--nocapture"])
+            .args(crate::CHILD_ARGS)
             .env(BODY, body)
             .env("RANK", rank.to_string())
             .env("LOCAL_RANK", rank.to_string())
