@@ -3,6 +3,7 @@
 use super::decode::Decoder;
 use super::isa::Family;
 use super::modifiers::Modifiers;
+use super::special::clock;
 use super::{Op, Scalar, Scope, Slot, asynchronous, memory, warp};
 use crate::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
 use crate::ptx::ast::{Instruction, Operand, Space};
@@ -275,19 +276,6 @@ fn mov<'a>(decoder: &mut Decoder<'a>, instruction: &'a Instruction) -> Result<Op
             })
         }
         _ => scalar(decoder, &instruction.opcode, &instruction.operands),
-    }
-}
-
-/// Registers that change by themselves: device timer or clock, bits, upper half.
-fn clock(name: &str) -> Option<(bool, u32, bool)> {
-    match name {
-        "%clock" => Some((false, 32, false)),
-        "%clock_hi" => Some((false, 32, true)),
-        "%clock64" => Some((false, 64, false)),
-        "%globaltimer" => Some((true, 64, false)),
-        "%globaltimer_lo" => Some((true, 32, false)),
-        "%globaltimer_hi" => Some((true, 32, true)),
-        _ => None,
     }
 }
 

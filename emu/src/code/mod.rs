@@ -11,6 +11,7 @@ mod isa;
 mod memory;
 mod modifiers;
 mod operations;
+mod special;
 #[cfg(test)]
 mod tests;
 mod warp;
@@ -18,6 +19,7 @@ mod warp;
 pub use decode::{LoadError, decode, function_address};
 pub use isa::{IsaRow, isa};
 pub use operations::*;
+pub use special::special_registers;
 
 use crate::ptx::ast::Directives;
 
@@ -101,6 +103,8 @@ pub enum Special {
     LaneMask(LaneMask),
     DynamicSharedSize,
     TotalSharedSize,
+    SharedStart,
+    IsExplicitCluster,
     Zero,
     WarpSize,
 }

@@ -397,6 +397,8 @@ impl Machine {
             }
             Special::DynamicSharedSize => launch.dynamic_shared,
             Special::TotalSharedSize => launch.entry.dynamic_shared + launch.dynamic_shared,
+            Special::SharedStart => SHARED_START,
+            Special::IsExplicitCluster => u32::from(volume(launch.cluster) > 1),
             Special::Zero => 0,
             Special::WarpSize => 32,
         };

@@ -373,6 +373,9 @@ fn the_table_of_instructions() {
     assert!(output.status.success());
     let table = text(&output.stdout);
     for name in [
+        "\n* .shared{::(cta|cluster)} ",
+        "\n* %cluster_ctarank\n",
+        "\n* %tid.(x|y|z)\n",
         "\n  add ",
         "\n  ld{",
         "\n  mbarrier.",
