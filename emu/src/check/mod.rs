@@ -26,7 +26,7 @@ mod warps;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::code::Entry;
+use crate::code::{Entry, SHARED_START};
 use crate::machine::Place;
 use crate::report::{Finding, FindingKind};
 use clock::Agent;
@@ -116,6 +116,8 @@ impl Check {
         if self.shared[block].is_empty() {
             self.shared[block] = vec![Cell::default(); shared.div_ceil(4)];
             self.written[block] = Written::new(shared);
+            // The system's part is not a kernel's to initialise.
+            self.written[block].mark(0, SHARED_START as usize, true);
         }
         self.states
             .push(Some(WarpState::new(info.first, live, plan)));

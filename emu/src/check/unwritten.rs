@@ -190,10 +190,11 @@ impl Check {
                     let [a, b, p] = [0, 1, 2].map(|at| state.taint.of(scalar.src[at]));
                     all = a & first | b & !first | p;
                 }
-                if matches!(op, Op::Vote { .. } | Op::Reduce { .. } | Op::Match { .. })
-                    && all & active != 0
+                if let Op::Vote { mask, .. } | Op::Reduce { mask, .. } | Op::Match { mask, .. } = op
                 {
-                    all = u32::MAX;
+                    let teams = warp.lanes(*mask);
+                    let shared = |lane: &usize| all & active & teams[*lane] as u32 != 0;
+                    all = (0..32).filter(shared).fold(0, |all, lane| all | 1 << lane);
                 }
                 for slot in to {
                     state.taint.set(slot, all, active, slots);

@@ -104,6 +104,8 @@ pub enum Special {
     DynamicSharedSize,
     TotalSharedSize,
     SharedStart,
+    /// Where compilers' own headers may use the first KiB.
+    Reserved,
     IsExplicitCluster,
     Zero,
     WarpSize,

@@ -65,7 +65,9 @@ pub(super) fn fixed(name: &str) -> Option<Special> {
         let number = name.strip_prefix(prefix)?.parse::<u32>().ok()?;
         (number < count).then_some(Special::Zero)
     };
-    let others = numbered("%envreg", 32).or_else(|| numbered("%pm", 8));
+    let others = numbered("%envreg", 32)
+        .or_else(|| numbered("%pm", 8))
+        .or_else(|| numbered("%reserved_smem_offset_", 2).map(|_| Special::Reserved));
     if others.is_some() {
         return others;
     }
@@ -87,7 +89,8 @@ pub fn special_registers() -> Vec<String> {
     let vectors = VECTORS.iter().map(|(name, _)| format!("{name}.(x|y|z)"));
     let others = SINGLE.iter().map(|(name, _)| (*name).to_owned());
     let clocks = CLOCKS.iter().map(|(name, _)| (*name).to_owned());
-    let numbered = ["%envreg(0..31)", "%pm(0..7)"].map(str::to_owned);
+    let numbered =
+        ["%envreg(0..31)", "%pm(0..7)", "%reserved_smem_offset_(0|1)"].map(str::to_owned);
     vectors
         .chain(others)
         .chain(clocks)

@@ -2,7 +2,7 @@
 
 use super::{Step, lanes, low_bits};
 use crate::check::Use;
-use crate::code::{Access, Address};
+use crate::code::{Access, Address, Special};
 use crate::machine::{Machine, Place, Warp};
 use crate::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, value_of, window};
 use crate::ptx::ast::Space;
@@ -72,8 +72,13 @@ impl Machine {
             Target::Place(Place::Shared(block, offset)) => {
                 let shared = &self.block(block).shared;
                 let range = offset as usize..offset as usize + bytes;
-                // The system's first KiB is nobody's to read.
-                let inside = offset >= crate::code::SHARED_START;
+                // The system's first KiB is nobody's to read, but for those who ask where it is.
+                let inside = offset >= crate::code::SHARED_START
+                    || warp
+                        .entry
+                        .specials
+                        .iter()
+                        .any(|(_, special)| *special == Special::Reserved);
                 shared.get(range).filter(|_| inside).ok_or_else(|| {
                     format!(
                         "{bytes} bytes at {offset:#x} of {} bytes of shared memory",

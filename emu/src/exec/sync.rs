@@ -10,15 +10,10 @@ use super::memory::Target;
 impl Machine {
     pub(super) fn synchronise(&mut self, warp: &mut Warp, at: usize, op: &Op, active: u32) -> Step {
         match op {
-            Op::WarpBarrier { mask } => {
-                let first = active.trailing_zeros() as usize;
-                let wanted = warp.lanes(*mask)[first] as u32 & warp.live;
-                if wanted & !warp.fragments[at].mask != 0 {
-                    warp.fragments[at].wait = Wait::Lanes;
-                    return Step::Blocked;
-                }
-                Step::Next
-            }
+            Op::WarpBarrier { mask } => match self.teams(warp, at, *mask, active) {
+                Some(_) => Step::Next,
+                None => Step::Blocked,
+            },
             Op::BlockBarrier { .. } => self.block_barrier(warp, at, op, active),
             Op::ClusterBarrier { wait, relaxed, .. } => {
                 self.cluster_barrier(warp, at, *wait, *relaxed)

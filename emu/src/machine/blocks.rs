@@ -399,7 +399,7 @@ impl Machine {
             Special::TotalSharedSize => launch.entry.dynamic_shared + launch.dynamic_shared,
             Special::SharedStart => SHARED_START,
             Special::IsExplicitCluster => u32::from(volume(launch.cluster) > 1),
-            Special::Zero => 0,
+            Special::Zero | Special::Reserved => 0,
             Special::WarpSize => 32,
         };
         value.into()
