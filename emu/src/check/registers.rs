@@ -280,6 +280,7 @@ pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, b
         Op::Branch(_)
         | Op::Exit
         | Op::Trap
+        | Op::AssertFail(_)
         | Op::ClusterBarrier { .. }
         | Op::Fence(_)
         | Op::BulkCommit

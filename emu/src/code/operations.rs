@@ -34,6 +34,9 @@ pub enum Op {
     },
     Exit,
     Trap,
+    /// A failed `assert`: where in local memory the addresses of its text and its file, its line,
+    /// and the address of its function's name lie.
+    AssertFail([u32; 4]),
     BlockBarrier {
         id: Slot,
         threads: Option<Slot>,

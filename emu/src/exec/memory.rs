@@ -110,7 +110,7 @@ impl Machine {
     }
 
     /// The local bytes of a lane.
-    fn local(
+    pub(super) fn local(
         warp: &Warp,
         lane: usize,
         offset: u32,
