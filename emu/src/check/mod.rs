@@ -217,6 +217,8 @@ impl Check {
         if bytes == 0 {
             return;
         }
+        let again = what == Use::Rewrite;
+        let what = if again { Use::Write } else { what };
         let number = self.record(record);
         let Check {
             states,
@@ -246,6 +248,7 @@ impl Check {
             } else {
                 [0; 2]
             },
+            again,
         };
         let start = match place {
             Place::Global(address) => address,
@@ -301,10 +304,10 @@ impl Check {
         };
         let verb = match (record.proxy, what) {
             (false, Use::Read) => "reads",
-            (false, Use::Write) => "writes",
+            (false, Use::Write | Use::Rewrite) => "writes",
             (false, Use::Change) => "changes",
             (true, Use::Read) => "reads asynchronously",
-            (true, Use::Write) => "writes asynchronously",
+            (true, Use::Write | Use::Rewrite) => "writes asynchronously",
             (true, Use::Change) => "changes asynchronously",
         };
         let did = if fault.wrote { "write" } else { "read" };

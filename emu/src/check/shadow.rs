@@ -51,6 +51,8 @@ pub(super) struct Cell {
 pub(crate) enum Use {
     Read,
     Write,
+    /// Writes what is there already.
+    Rewrite,
     /// Both, in one.
     Change,
 }
@@ -122,6 +124,8 @@ pub(super) struct Judge<'a> {
     pub global: bool,
     /// The last record that was found in order, reads or writes.
     pub fine: [u32; 2],
+    /// It writes what is there already.
+    pub again: bool,
 }
 
 impl Judge<'_> {
@@ -144,6 +148,17 @@ impl Judge<'_> {
         a.shares(own, b) && a.shares(others, b)
     }
 
+    /// Whether it is the same store, of another thread of the block. Compilers have every thread
+    /// that holds an element store it: with one value, in whatever order, that is no fault.
+    fn is_same_store(&self, other: &Record) -> bool {
+        let block = |record: &Record| self.warps[record.warp as usize].domain.block;
+        let launch = |record: &Record| self.warps[record.warp as usize].launch;
+        other.pc == self.record.pc
+            && !other.proxy
+            && block(other) == block(&self.record)
+            && launch(other) == launch(&self.record)
+    }
+
     fn check(&mut self, other: Id, wrote: bool) -> Option<Fault> {
         let number = other >> 5;
         if self.fine[usize::from(wrote)] == number {
@@ -158,7 +173,7 @@ impl Judge<'_> {
             })
         };
         if !self.ordered(&record) {
-            if self.morally_strong(&record) {
+            if self.morally_strong(&record) || wrote && self.again && self.is_same_store(&record) {
                 return None;
             }
             return fault(Conflict::Race);

@@ -228,8 +228,12 @@ impl Machine {
                     Target::Param(_) => Err("parameters, which are constant".into()),
                     Target::Place(place) => {
                         // Checks the range first: what a store says is about stores.
-                        self.bytes_of(warp, lane, target, bytes)?;
-                        self.check_access(lane, place, bytes, Use::Write, access.order);
+                        let old = self.bytes_of(warp, lane, target, bytes)?;
+                        let what = match *old == all[..bytes] {
+                            true => Use::Rewrite,
+                            false => Use::Write,
+                        };
+                        self.check_access(lane, place, bytes, what, access.order);
                         self.write_place(place, &all[..bytes], None)?;
                         self.check_stored(lane, place, size, &access.values);
                         Ok(())
