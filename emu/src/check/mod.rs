@@ -15,6 +15,7 @@
 mod clock;
 mod copies;
 mod hooks;
+mod maps;
 mod registers;
 mod shadow;
 mod sync;
@@ -60,6 +61,8 @@ pub(crate) struct Check {
     /// Bytes of shared memory that were written, by block.
     written: Vec<Written>,
     sync: sync::Sync,
+    /// Acquired tensor maps, by block and address.
+    maps: HashMap<(usize, u64), Vec<maps::Acquired>>,
     /// Agents of a thread's bulk groups: their reads and their writes.
     bulk: HashMap<(u32, u32), (Agent, Agent)>,
     now: Now,
@@ -187,6 +190,10 @@ impl Check {
         self.sets = Sets::default();
         self.global = Pages::default();
         self.fine = Default::default();
+        self.maps
+            .values_mut()
+            .flatten()
+            .for_each(maps::Acquired::forget);
         for cells in &mut self.shared {
             cells.fill(Cell::default());
         }
@@ -377,6 +384,7 @@ impl Check {
             self.written[block] = Written::default();
         }
         self.sync.end_block(block);
+        self.end_maps(block);
     }
 }
 

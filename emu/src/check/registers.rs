@@ -74,6 +74,8 @@ fn is_memory(op: &Op) -> bool {
                 | Op::Atomic(_)
                 | Op::BlockBarrier { .. }
                 | Op::Fence(_)
+                | Op::MapFence { .. }
+                | Op::MapReplace { .. }
                 | Op::Mbarrier(_)
                 | Op::Bulk(_)
                 | Op::Tensor(_)
@@ -97,6 +99,7 @@ fn is_collective(op: &Op) -> bool {
             | Op::Reduce { .. }
             | Op::Elect { .. }
             | Op::SetMaxRegisters { .. }
+            | Op::MapCopy { .. }
             | Op::WgmmaFence
             | Op::WgmmaCommit
             | Op::WgmmaWait { .. }
@@ -247,6 +250,9 @@ pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, b
             reads.extend([address(dst), address(src)]);
             reads.extend(from);
         }
+        Op::MapFence { map, .. } => reads.push(address(map)),
+        Op::MapReplace { map, value, .. } => reads.extend([address(map), *value]),
+        Op::MapCopy { dst, src, .. } => reads.extend([address(dst), address(src)]),
         Op::CopyArrive { bar, .. } => reads.push(address(bar)),
         Op::Wgmma(call) => {
             reads.extend(call.a.iter().chain(&call.d));

@@ -46,6 +46,13 @@ pub(super) struct Cell {
     read: u8,
 }
 
+impl Cell {
+    /// Who wrote it last.
+    pub fn last_write(&self) -> Id {
+        self.write
+    }
+}
+
 /// What an access does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {

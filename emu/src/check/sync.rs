@@ -163,7 +163,6 @@ impl Check {
                     group.told = true;
                 }
                 Fence::MbarrierInit => group.fence(Scope::Cluster),
-                Fence::TensorMap => {}
             }
         }
     }

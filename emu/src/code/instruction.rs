@@ -4,7 +4,7 @@ use super::decode::Decoder;
 use super::isa::Family;
 use super::modifiers::Modifiers;
 use super::special::clock;
-use super::{Op, Scalar, Scope, Slot, asynchronous, memory, warp};
+use super::{Op, Scalar, Scope, Slot, asynchronous, maps, memory, warp};
 use crate::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
 use crate::ptx::ast::{Instruction, Operand, Space};
 use crate::scalar::Ty;
@@ -23,7 +23,7 @@ pub(super) fn decode<'a>(
         Some(Family::Load) => memory::load(decoder, parts, operands),
         Some(Family::Store) => memory::store(decoder, parts, operands),
         Some(Family::Atomic) => memory::atomic(decoder, parts, operands, name == "red"),
-        Some(Family::Fence) => memory::fence(parts, operands),
+        Some(Family::Fence) => memory::fence(decoder, parts, operands),
         Some(Family::Branch) => {
             parts.take("uni");
             parts.done()?;
@@ -156,6 +156,7 @@ pub(super) fn decode<'a>(
                 _ => Err("the count is a multiple of 8 from 24 to 256".into()),
             }
         }
+        Some(Family::TensorMap) => maps::tensormap(decoder, parts, operands),
         Some(Family::Hint) => Ok(Op::Nothing),
         Some(Family::CachePolicy) => {
             let (dst, _) = decoder.register(operands.first().ok_or("it takes a destination")?)?;

@@ -8,6 +8,7 @@ mod asynchronous;
 mod decode;
 mod instruction;
 mod isa;
+mod maps;
 mod memory;
 mod modifiers;
 mod operations;

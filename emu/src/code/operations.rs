@@ -3,6 +3,7 @@
 use super::Slot;
 use crate::ptx::ast::Space;
 use crate::scalar::{ScalarOp, Ty};
+use crate::tensor::map::Field;
 use crate::tensor::matrix::Matrix;
 use crate::tensor::mma::Mma;
 use crate::tensor::wgmma::{Modifiers, Wgmma};
@@ -84,6 +85,24 @@ pub enum Op {
         mask: Slot,
     },
     Fence(Fence),
+    /// `fence.proxy.tensormap::generic.acquire` of a map.
+    MapFence {
+        map: Address,
+        scope: Scope,
+    },
+    /// `tensormap.replace`.
+    MapReplace {
+        map: Address,
+        field: Field,
+        ordinal: u32,
+        value: Slot,
+    },
+    /// `tensormap.cp_fenceproxy`: a copy of a map to device memory, and a release.
+    MapCopy {
+        dst: Address,
+        src: Address,
+        scope: Scope,
+    },
     Mbarrier(Box<Mbarrier>),
     Bulk(Box<Bulk>),
     Tensor(Box<TensorCopy>),
@@ -365,7 +384,6 @@ pub enum Fence {
         shared: bool,
         global: bool,
     },
-    TensorMap,
     MbarrierInit,
 }
 

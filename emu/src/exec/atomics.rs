@@ -10,14 +10,7 @@ use crate::report::FindingKind;
 use super::memory::Target;
 
 /// One element's new value. Sums of f32 in device memory flush subnormal numbers (PTX ISA, "atom").
-fn combine(
-    op: AtomicOp,
-    number: Number,
-    bytes: u32,
-    old: u64,
-    value: u64,
-    in_global: bool,
-) -> u64 {
+fn combine(op: AtomicOp, number: Number, bytes: u32, old: u64, value: u64, in_global: bool) -> u64 {
     let bits = 8 * bytes;
     let sign = |value: u64| (value << (64 - bits)) as i64 >> (64 - bits);
     match number {
@@ -126,7 +119,14 @@ pub(crate) fn reduce_bytes(
         ));
     }
     for (to, from) in to.chunks_mut(size).zip(from.chunks(size)) {
-        let new = combine(op, number, size as u32, value_of(to), value_of(from), in_global);
+        let new = combine(
+            op,
+            number,
+            size as u32,
+            value_of(to),
+            value_of(from),
+            in_global,
+        );
         to.copy_from_slice(&new.to_le_bytes()[..size]);
     }
     Ok(())

@@ -3,6 +3,7 @@
 mod atomics;
 mod collective;
 mod copies;
+mod maps;
 mod memory;
 mod sync;
 mod tensor;
@@ -413,6 +414,9 @@ impl Machine {
             Op::Fence(fence) => {
                 self.check_fence(*fence, active);
                 Step::Next
+            }
+            Op::MapFence { .. } | Op::MapReplace { .. } | Op::MapCopy { .. } => {
+                self.tensor_maps(warp, at, op, active)
             }
             Op::BlockBarrier { .. }
             | Op::WarpBarrier { .. }

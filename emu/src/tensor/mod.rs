@@ -12,6 +12,7 @@
 //! | [`wgmma`] | `wgmma.mma_async` |
 //! | [`mma`] | `mma.sync` |
 //! | [`matrix`] | `ldmatrix`, `stmatrix`, `movmatrix` |
+//! | [`map`] | the bytes of a tensor map, and replacing its fields |
 //! | [`tma`] | tensor maps, boxes and where each byte of a box lies |
 //! | [`reduce`] | the reductions of `cp.reduce.async.bulk` |
 //!
@@ -24,6 +25,7 @@
 //! 61-63) that yields the same [`descriptor::Layout`], and its rows in [`isa`].
 
 pub mod descriptor;
+pub mod map;
 pub mod matrix;
 pub mod mma;
 pub mod number;
