@@ -73,6 +73,7 @@ fn is_memory(op: &Op) -> bool {
                 | Op::Store(_)
                 | Op::Atomic(_)
                 | Op::BlockBarrier { .. }
+                | Op::ClusterBarrier { .. }
                 | Op::Fence(_)
                 | Op::MapFence { .. }
                 | Op::MapReplace { .. }
@@ -92,7 +93,7 @@ fn is_collective(op: &Op) -> bool {
         op,
         Op::WarpBarrier { .. }
             | Op::BlockBarrier { aligned: true, .. }
-            | Op::ClusterBarrier { .. }
+            | Op::ClusterBarrier { aligned: true, .. }
             | Op::Shuffle(_)
             | Op::Vote { .. }
             | Op::Match { .. }
@@ -154,7 +155,7 @@ pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, b
         } => {
             reads.push(*id);
             reads.extend(threads);
-            if let Some((_, dst, pred)) = reduce {
+            if let Some((_, dst, pred, _)) = reduce {
                 reads.push(*pred);
                 writes.push(*dst);
             }

@@ -62,7 +62,7 @@ pub(super) fn decode<'a>(
             Ok(Op::Exit)
         }
         Some(Family::Trap) => Ok(Op::Trap),
-        Some(Family::Barrier) => warp::barrier(decoder, parts, operands),
+        Some(Family::Barrier) => warp::barrier(decoder, parts, operands, name == "bar"),
         Some(Family::Shuffle) => warp::shuffle(decoder, parts, operands),
         Some(Family::Vote) => warp::vote(decoder, parts, operands),
         Some(Family::Match) => warp::matching(decoder, parts, operands),

@@ -42,7 +42,8 @@ pub enum Op {
         id: Slot,
         threads: Option<Slot>,
         wait: bool,
-        reduce: Option<(BarrierReduce, Slot, Slot)>,
+        /// The reduction, where its result goes, the predicate, and whether that is negated.
+        reduce: Option<(BarrierReduce, Slot, Slot, bool)>,
         aligned: bool,
     },
     WarpBarrier {

@@ -7,10 +7,12 @@ use crate::ptx::ast::{Operand, Space};
 use crate::tensor::matrix::Matrix;
 use crate::tensor::mma::Mma;
 
+/// `bar` and `barrier`; the short name is that of the aligned forms.
 pub(super) fn barrier(
     decoder: &mut Decoder<'_>,
     mut parts: Modifiers<'_>,
     operands: &[Operand],
+    short: bool,
 ) -> Result<Op, String> {
     if parts.take("warp") {
         parts.take("sync");
@@ -41,8 +43,7 @@ pub(super) fn barrier(
             aligned,
         });
     }
-    // `bar` is always aligned; `barrier` only when it says so.
-    let aligned = aligned || !parts.take("noaligned");
+    let aligned = aligned || short;
     let arrive = parts.take("arrive");
     parts.take("sync");
     if parts.take("red") {
@@ -68,7 +69,11 @@ pub(super) fn barrier(
             .map(|threads| decoder.source(threads, 0))
             .transpose()?;
         let dst = decoder.register(dst)?.0;
-        let reduce = Some((kind, dst, decoder.source(pred, 0)?));
+        let (pred, negated) = match pred {
+            Operand::Not(pred) => (&**pred, true),
+            pred => (pred, false),
+        };
+        let reduce = Some((kind, dst, decoder.source(pred, 0)?, negated));
         return Ok(Op::BlockBarrier {
             id: decoder.source(id, 0)?,
             threads,

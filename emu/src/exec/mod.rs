@@ -208,6 +208,8 @@ impl Machine {
                 "the warp ends with products in flight".into(),
             );
         }
+        // With fewer threads the warp may have arrived at a barrier.
+        self.settle_gathered(warp, pc, None);
         // Whoever waited for these threads looks again.
         for fragment in &mut warp.fragments {
             if fragment.wait == Wait::Lanes {

@@ -341,7 +341,8 @@ impl Machine {
             wgmma_open: Vec::new(),
             polls: (0, 0),
             polled: 0,
-            reducing: false,
+            reducing: 0,
+            gathered: super::Gathered::default(),
             entry,
         };
         let id = self

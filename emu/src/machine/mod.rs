@@ -192,6 +192,17 @@ pub(crate) struct BulkGroups {
     pub open: VecDeque<(u64, u32, u32)>,
 }
 
+/// Arrivals of a warp whose threads come to a barrier on their own, one part after another: the
+/// warp has arrived when the last of its threads has (PTX ISA, "barrier").
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gathered {
+    /// For a named barrier: who has come, how many true predicates they brought, and how many
+    /// threads the barrier waits for (`None` for all).
+    pub named: BTreeMap<u32, (u32, u32, Option<u32>)>,
+    /// Who has come to the cluster's barrier.
+    pub cluster: u32,
+}
+
 /// 32 threads.
 #[derive(Debug)]
 pub(crate) struct Warp {
@@ -216,8 +227,10 @@ pub(crate) struct Warp {
     pub polls: (u64, u32),
     /// Threads that have polled since then.
     pub polled: u32,
-    /// Whether it has arrived at a barrier with a reduction, and waits for the result.
-    pub reducing: bool,
+    /// Threads that have arrived at a barrier with a reduction, and wait for the result.
+    pub reducing: u32,
+    /// Threads that have arrived at barriers where the rest of the warp has not.
+    pub gathered: Gathered,
     pub entry: Arc<Entry>,
     /// Its number in the checker.
     pub checked: u32,
