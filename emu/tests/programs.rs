@@ -149,7 +149,57 @@ fn a_deadlock_says_who_waits_for_what() {
     let message = &findings[0].message;
     assert_eq!(findings[0].kind, FindingKind::Deadlock);
     assert!(
-        message.contains("1 arrivals and 0 bytes missing") || message.contains("polls"),
+        message.contains("which is in phase 0 with 1 arrivals and 0 bytes missing"),
+        "{message}"
+    );
+    // Whether it suspends or only asks.
+    let (_, asking, _) = run(
+        &body.replace("try_wait", "test_wait"),
+        1,
+        1,
+        1,
+        Config::default(),
+    );
+    let message = &asking[0].message;
+    assert!(
+        message.contains("1 arrivals and 0 bytes missing"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_deadlock_says_what_was_seen_last() {
+    for (poll, seen) in [
+        (
+            "mov.u32 %r3, 5; st.global.u32 [%rd1], %r3; L: ld.relaxed.gpu.global.u32 %r1, [%rd1]; setp.ne.u32 %p1, %r1, 7;",
+            "4 bytes of device memory at 0x10000000, which were last 0x5",
+        ),
+        (
+            ".shared .b32 s; mov.u32 %r3, 6; st.shared.u32 [s], %r3; L: atom.shared.cas.b32 %r1, [s], 0, 1; setp.ne.u32 %p1, %r1, 0;",
+            "4 bytes of shared memory at 0x400, which were last 0x6",
+        ),
+    ] {
+        let (_, findings, outcome) = run(
+            &format!("{poll} @%p1 bra L; ret;"),
+            1,
+            1,
+            1,
+            Config::default(),
+        );
+        assert_eq!(
+            (findings[0].kind, outcome),
+            (FindingKind::Deadlock, Outcome::Stopped)
+        );
+        assert!(
+            findings[0].message.contains(seen),
+            "{}",
+            findings[0].message
+        );
+    }
+    let (_, findings, _) = run("bar.sync 2, 96; ret;", 1, 64, 1, Config::default());
+    let message = &findings[0].message;
+    assert!(
+        message.contains("barrier 2, where 64 of 96 threads have arrived"),
         "{message}"
     );
 }

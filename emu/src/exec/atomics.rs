@@ -3,7 +3,7 @@
 use super::{Step, lanes, low_bits};
 use crate::check::Use;
 use crate::code::{Atomic, AtomicOp, Number};
-use crate::machine::{Machine, Place, Warp};
+use crate::machine::{Looked, Machine, Place, Warp};
 use crate::memory::value_of;
 use crate::report::FindingKind;
 
@@ -177,6 +177,9 @@ impl Machine {
                     }
                     if after != before {
                         self.progress += 1;
+                    } else {
+                        let value = value_of(&before[..size]);
+                        warp.look(1 << lane, Looked::Value(place, bytes as u32, value));
                     }
                     self.check_access(lane, place, bytes, Use::Change, atomic.order);
                     self.check_loaded(lane, place, size, &atomic.dst);

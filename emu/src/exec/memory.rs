@@ -3,7 +3,7 @@
 use super::{Step, lanes, low_bits};
 use crate::check::Use;
 use crate::code::{Access, Address, Special};
-use crate::machine::{Machine, Place, Warp};
+use crate::machine::{Looked, Machine, Place, Warp};
 use crate::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, value_of, window};
 use crate::ptx::ast::Space;
 use crate::report::FindingKind;
@@ -192,6 +192,15 @@ impl Machine {
             }
         }
         if access.order.strong {
+            let lane = active.trailing_zeros() as usize;
+            let address = Self::address_of(warp, &access.address, lane);
+            let target = self.target(warp, access.address.space, address);
+            if let (Ok(Target::Place(place)), Some(slot)) =
+                (target, access.values.iter().flatten().next())
+            {
+                let value = warp.lanes(*slot)[lane];
+                warp.look(active, Looked::Value(place, bytes as u32, value));
+            }
             Step::Poll
         } else {
             Step::Next

@@ -2,7 +2,7 @@
 
 use super::{Step, lanes};
 use crate::code::{BarrierReduce, Mbarrier as MbarrierCall, MbarrierOp, Op};
-use crate::machine::{Fragment, MOST_ARRIVALS, Machine, Mbarrier, Place, Wait, Warp};
+use crate::machine::{Fragment, Looked, MOST_ARRIVALS, Machine, Mbarrier, Place, Wait, Warp};
 use crate::report::FindingKind;
 
 use super::memory::Target;
@@ -309,6 +309,7 @@ impl Machine {
                 Ok(Lane::Done) => {}
                 Ok(Lane::NotYet { suspend, phase }) => {
                     step = Step::Poll;
+                    warp.look(1 << lane, Looked::Mbarrier(place.0, place.1, phase));
                     if suspend {
                         blocked |= 1 << lane;
                         warp.fragments[at].wait = Wait::Mbarrier(place.0, place.1, phase);

@@ -341,6 +341,7 @@ impl Machine {
             wgmma_open: Vec::new(),
             polls: (0, 0),
             polled: 0,
+            looked: Vec::new(),
             reducing: 0,
             gathered: super::Gathered::default(),
             entry,
