@@ -20,6 +20,8 @@ pub(super) struct Step {
 pub(super) struct Plan {
     pub steps: Vec<Step>,
     pub slots: u32,
+    /// Bytes of a thread's local memory.
+    pub local: usize,
     /// Whether it has products.
     pub products: bool,
 }
@@ -60,6 +62,7 @@ impl Plan {
         Plan {
             steps,
             slots: entry.slots,
+            local: entry.local_bytes as usize,
             products,
         }
     }

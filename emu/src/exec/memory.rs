@@ -142,10 +142,9 @@ impl Machine {
                     let mut all = [0u8; 128];
                     match target {
                         Target::Local(offset) => {
-                            all[..bytes].copy_from_slice(
-                                &warp.local[Self::local(warp, lane, offset, bytes)?],
-                            );
-                            self.check_loaded(lane, Place::Fill(0), size, &access.values);
+                            let range = Self::local(warp, lane, offset, bytes)?;
+                            all[..bytes].copy_from_slice(&warp.local[range.clone()]);
+                            self.check_loaded_local(lane, (offset, range), size, &access.values);
                         }
                         target => {
                             all[..bytes].copy_from_slice(self.bytes_of(warp, lane, target, bytes)?);
@@ -231,7 +230,8 @@ impl Machine {
                 .and_then(|target| match target {
                     Target::Local(offset) => {
                         let range = Self::local(warp, lane, offset, bytes)?;
-                        warp.local[range].copy_from_slice(&all[..bytes]);
+                        warp.local[range.clone()].copy_from_slice(&all[..bytes]);
+                        self.check_stored_local(lane, range, size, &access.values);
                         Ok(())
                     }
                     Target::Param(_) => Err("parameters, which are constant".into()),
