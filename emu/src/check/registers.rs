@@ -1,6 +1,7 @@
 //! Registers: which ones an instruction touches, and which ones products in flight hold.
 
 use crate::code::{Address, Bulk, Entry, Instruction, MbarrierOp, Op, Slot, TensorKind};
+use crate::tensor::wmma::Wmma;
 
 /// What the checker does at an instruction.
 #[derive(Clone, Debug, Default)]
@@ -109,6 +110,8 @@ fn is_collective(op: &Op) -> bool {
             | Op::WgmmaWait { .. }
             | Op::Wgmma(_)
             | Op::Mma { .. }
+            | Op::WmmaMove { .. }
+            | Op::WmmaProduct { .. }
             | Op::LoadMatrix { .. }
             | Op::StoreMatrix { .. }
             | Op::MoveMatrix { .. }
@@ -264,6 +267,23 @@ pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, b
             writes.extend(&call.d);
         }
         Op::Mma { d, a, b, c, .. } => {
+            reads.extend(a.iter().chain(b).chain(c));
+            writes.extend(d);
+        }
+        Op::WmmaMove {
+            op,
+            slots,
+            address,
+            stride,
+        } => {
+            reads.push(address.base);
+            reads.extend(stride);
+            match op {
+                Wmma::Load { .. } => writes.extend(slots),
+                _ => reads.extend(slots),
+            }
+        }
+        Op::WmmaProduct { d, a, b, c, .. } => {
             reads.extend(a.iter().chain(b).chain(c));
             writes.extend(d);
         }

@@ -12,6 +12,7 @@ use crate::ptx::ast::Space;
 use crate::report::FindingKind;
 use crate::tensor::matrix::Matrix;
 use crate::tensor::wgmma::Marks;
+use crate::tensor::wmma::Wmma;
 
 /// A bit for each byte.
 #[derive(Clone, Debug, Default)]
@@ -235,6 +236,10 @@ impl Check {
             // These say what they load themselves.
             _ if active == 0 => {}
             Op::Load(_) | Op::LoadMatrix { .. } | Op::Wgmma(_) => {}
+            Op::WmmaMove {
+                op: Wmma::Load { .. },
+                ..
+            } => {}
             Op::Mma { d, a, b, c, .. } => carry_mma(&mut state.taint, [d, a, b, c], slots),
             op => {
                 let (mut all, mut padding) = (0, 0);

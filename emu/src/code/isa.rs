@@ -67,6 +67,7 @@ const OPCODES: &[(&str, Family)] = &[
     ("activemask", Family::ActiveMask),
     ("elect", Family::Elect),
     ("mma", Family::Matrix),
+    ("wmma", Family::Matrix),
     ("ldmatrix", Family::Matrix),
     ("stmatrix", Family::Matrix),
     ("movmatrix", Family::Matrix),

@@ -7,6 +7,7 @@ use crate::tensor::map::Field;
 use crate::tensor::matrix::Matrix;
 use crate::tensor::mma::Mma;
 use crate::tensor::wgmma::{Modifiers, Wgmma};
+use crate::tensor::wmma::{Product, Wmma};
 
 /// What an instruction does.
 #[derive(Debug)]
@@ -136,6 +137,20 @@ pub enum Op {
     Wgmma(Box<WgmmaCall>),
     Mma {
         mma: Mma,
+        d: Vec<Slot>,
+        a: Vec<Slot>,
+        b: Vec<Slot>,
+        c: Vec<Slot>,
+    },
+    /// `wmma.load` and `wmma.store`: registers, address, elements from row to row.
+    WmmaMove {
+        op: Wmma,
+        slots: Vec<Slot>,
+        address: Address,
+        stride: Option<Slot>,
+    },
+    WmmaProduct {
+        op: Product,
         d: Vec<Slot>,
         a: Vec<Slot>,
         b: Vec<Slot>,

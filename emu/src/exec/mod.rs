@@ -7,6 +7,7 @@ mod maps;
 mod memory;
 mod sync;
 mod tensor;
+mod wmma;
 
 pub(crate) use atomics::reduce_bytes;
 pub(crate) use copies::{SmallCopy, bulk_settled};
@@ -443,6 +444,8 @@ impl Machine {
             | Op::WgmmaWait { .. }
             | Op::Wgmma(_)
             | Op::Mma { .. }
+            | Op::WmmaMove { .. }
+            | Op::WmmaProduct { .. }
             | Op::LoadMatrix { .. }
             | Op::StoreMatrix { .. }
             | Op::MoveMatrix { .. } => self.tensor(warp, at, op, active),

@@ -11,6 +11,7 @@
 //! | [`product`] | how a tensor core sums |
 //! | [`wgmma`] | `wgmma.mma_async` |
 //! | [`mma`] | `mma.sync` |
+//! | [`wmma`] | `wmma.load`, `wmma.mma`, `wmma.store` |
 //! | [`matrix`] | `ldmatrix`, `stmatrix`, `movmatrix` |
 //! | [`map`] | the bytes of a tensor map, and replacing its fields |
 //! | [`tma`] | tensor maps, boxes and where each byte of a box lies |
@@ -35,6 +36,7 @@ pub mod reduce;
 pub mod swizzle;
 pub mod tma;
 pub mod wgmma;
+pub mod wmma;
 
 #[cfg(test)]
 mod tests;
@@ -45,6 +47,7 @@ mod tests;
 pub fn isa() -> Vec<(String, String)> {
     let mut rows = wgmma::isa();
     rows.extend(mma::isa());
+    rows.extend(wmma::isa());
     rows.extend(matrix::isa());
     rows.extend(reduce::isa());
     rows.extend(tma::isa());
