@@ -1,6 +1,8 @@
 //! Small programs, run whole.
 
-use mok_emu::machine::{Config, Launch, Machine, Outcome};
+mod common;
+
+use mok_emu::machine::{Config, Machine, Outcome};
 use mok_emu::program::Program;
 use mok_emu::report::{Finding, FindingKind};
 
@@ -12,35 +14,7 @@ fn run(
     words: usize,
     config: Config,
 ) -> (Vec<u32>, Vec<Finding>, Outcome) {
-    let text = format!(
-        ".version 8.4\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 p)\n{{\n\
-         .reg .pred %p<8>; .reg .b32 %r<16>; .reg .b64 %rd<8>;\nld.param.u64 %rd1, [p];\n{body}\n}}\n"
-    );
-    let mut machine = Machine::new(config);
-    let program = Program::load(&mut machine, 0, &text).expect("it loads");
-    let address = machine.memory.alloc(0, 4 * words as u64).expect("memory");
-    let zeros = vec![0; 4 * words];
-    machine.memory.host_write(address, &zeros).expect("memory");
-    let launch = Launch {
-        entry: program.entry("k").expect("the kernel").clone(),
-        gpu: 0,
-        grid: [grid, 1, 1],
-        block: [threads, 1, 1],
-        cluster: [1, 1, 1],
-        dynamic_shared: 0,
-        params: address.to_le_bytes().to_vec(),
-    };
-    machine.launch(launch).expect("it launches");
-    let outcome = machine.run();
-    let bytes = machine
-        .memory
-        .read(address, 4 * words as u64)
-        .expect("the words");
-    let values = bytes
-        .chunks_exact(4)
-        .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
-        .collect();
-    (values, machine.take_findings(), outcome)
+    common::run(body, [grid, 1], threads, words, config)
 }
 
 /// Ends with each thread storing `%r1` to word `%tid.x`.
@@ -175,7 +149,57 @@ fn a_deadlock_says_who_waits_for_what() {
     let message = &findings[0].message;
     assert_eq!(findings[0].kind, FindingKind::Deadlock);
     assert!(
-        message.contains("1 arrivals and 0 bytes missing") || message.contains("polls"),
+        message.contains("which is in phase 0 with 1 arrivals and 0 bytes missing"),
+        "{message}"
+    );
+    // Whether it suspends or only asks.
+    let (_, asking, _) = run(
+        &body.replace("try_wait", "test_wait"),
+        1,
+        1,
+        1,
+        Config::default(),
+    );
+    let message = &asking[0].message;
+    assert!(
+        message.contains("1 arrivals and 0 bytes missing"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_deadlock_says_what_was_seen_last() {
+    for (poll, seen) in [
+        (
+            "mov.u32 %r3, 5; st.global.u32 [%rd1], %r3; L: ld.relaxed.gpu.global.u32 %r1, [%rd1]; setp.ne.u32 %p1, %r1, 7;",
+            "4 bytes of device memory at 0x10000000, which were last 0x5",
+        ),
+        (
+            ".shared .b32 s; mov.u32 %r3, 6; st.shared.u32 [s], %r3; L: atom.shared.cas.b32 %r1, [s], 0, 1; setp.ne.u32 %p1, %r1, 0;",
+            "4 bytes of shared memory at 0x400, which were last 0x6",
+        ),
+    ] {
+        let (_, findings, outcome) = run(
+            &format!("{poll} @%p1 bra L; ret;"),
+            1,
+            1,
+            1,
+            Config::default(),
+        );
+        assert_eq!(
+            (findings[0].kind, outcome),
+            (FindingKind::Deadlock, Outcome::Stopped)
+        );
+        assert!(
+            findings[0].message.contains(seen),
+            "{}",
+            findings[0].message
+        );
+    }
+    let (_, findings, _) = run("bar.sync 2, 96; ret;", 1, 64, 1, Config::default());
+    let message = &findings[0].message;
+    assert!(
+        message.contains("barrier 2, where 64 of 96 threads have arrived"),
         "{message}"
     );
 }

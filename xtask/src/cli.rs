@@ -102,7 +102,7 @@ pub enum Command {
         #[arg(last = true)]
         args: Vec<OsString>,
     },
-    /// Run the kernels on a small shape and compare with the CPU oracle.
+    /// Run the kernels on a small shape, on a GPU or in the emulator, and compare with the CPU oracle.
     #[command(disable_help_flag = true)]
     Run(Rest),
     /// Run any PTX file in the emulator, with no GPU.

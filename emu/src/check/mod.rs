@@ -15,6 +15,7 @@
 mod clock;
 mod copies;
 mod hooks;
+mod maps;
 mod registers;
 mod shadow;
 mod sync;
@@ -26,7 +27,7 @@ mod warps;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::code::Entry;
+use crate::code::{Entry, SHARED_START};
 use crate::machine::Place;
 use crate::report::{Finding, FindingKind};
 use clock::{Agent, Clock};
@@ -65,6 +66,8 @@ pub(crate) struct Check {
     /// Bytes of shared memory that were written, by block.
     written: Vec<Written>,
     sync: sync::Sync,
+    /// Acquired tensor maps, by block and address.
+    maps: HashMap<(usize, u64), Vec<maps::Acquired>>,
     /// Agents of a thread's bulk groups: their reads and their writes.
     bulk: HashMap<(u32, u32), (Agent, Agent)>,
     now: Now,
@@ -160,6 +163,8 @@ impl Check {
         if self.shared[block].is_empty() {
             self.shared[block] = vec![Cell::default(); shared.div_ceil(4)];
             self.written[block] = Written::new(shared);
+            // The system's part is not a kernel's to initialise.
+            self.written[block].mark(0, SHARED_START as usize, true);
         }
         let mut state = WarpState::new(info.first, live, plan);
         let gpu = info.domain.gpu;
@@ -235,6 +240,10 @@ impl Check {
         self.sets = Sets::default();
         self.global = Pages::default();
         self.fine = Default::default();
+        self.maps
+            .values_mut()
+            .flatten()
+            .for_each(maps::Acquired::forget);
         for cells in &mut self.shared {
             cells.fill(Cell::default());
         }
@@ -265,6 +274,8 @@ impl Check {
         if bytes == 0 {
             return;
         }
+        let again = what == Use::Rewrite;
+        let what = if again { Use::Write } else { what };
         let number = self.record(record);
         let Check {
             states,
@@ -294,6 +305,7 @@ impl Check {
             } else {
                 [0; 2]
             },
+            again,
         };
         let start = match place {
             Place::Global(address) => address,
@@ -349,10 +361,10 @@ impl Check {
         };
         let verb = match (record.proxy, what) {
             (false, Use::Read) => "reads",
-            (false, Use::Write) => "writes",
+            (false, Use::Write | Use::Rewrite) => "writes",
             (false, Use::Change) => "changes",
             (true, Use::Read) => "reads asynchronously",
-            (true, Use::Write) => "writes asynchronously",
+            (true, Use::Write | Use::Rewrite) => "writes asynchronously",
             (true, Use::Change) => "changes asynchronously",
         };
         let did = if fault.wrote { "write" } else { "read" };
@@ -422,6 +434,7 @@ impl Check {
             self.written[block] = Written::default();
         }
         self.sync.end_block(block);
+        self.end_maps(block);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Registers: which ones an instruction touches, and which ones products in flight hold.
 
 use crate::code::{Address, Bulk, Entry, Instruction, MbarrierOp, Op, Slot, TensorKind};
+use crate::tensor::wmma::Wmma;
 
 /// What the checker does at an instruction.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +21,8 @@ pub(super) struct Step {
 pub(super) struct Plan {
     pub steps: Vec<Step>,
     pub slots: u32,
+    /// Bytes of a thread's local memory.
+    pub local: usize,
     /// Whether it has products.
     pub products: bool,
 }
@@ -60,6 +63,7 @@ impl Plan {
         Plan {
             steps,
             slots: entry.slots,
+            local: entry.local_bytes as usize,
             products,
         }
     }
@@ -73,7 +77,10 @@ fn is_memory(op: &Op) -> bool {
                 | Op::Store(_)
                 | Op::Atomic(_)
                 | Op::BlockBarrier { .. }
+                | Op::ClusterBarrier { .. }
                 | Op::Fence(_)
+                | Op::MapFence { .. }
+                | Op::MapReplace { .. }
                 | Op::Mbarrier(_)
                 | Op::Bulk(_)
                 | Op::Tensor(_)
@@ -90,18 +97,21 @@ fn is_collective(op: &Op) -> bool {
         op,
         Op::WarpBarrier { .. }
             | Op::BlockBarrier { aligned: true, .. }
-            | Op::ClusterBarrier { .. }
+            | Op::ClusterBarrier { aligned: true, .. }
             | Op::Shuffle(_)
             | Op::Vote { .. }
             | Op::Match { .. }
             | Op::Reduce { .. }
             | Op::Elect { .. }
             | Op::SetMaxRegisters { .. }
+            | Op::MapCopy { .. }
             | Op::WgmmaFence
             | Op::WgmmaCommit
             | Op::WgmmaWait { .. }
             | Op::Wgmma(_)
             | Op::Mma { .. }
+            | Op::WmmaMove { .. }
+            | Op::WmmaProduct { .. }
             | Op::LoadMatrix { .. }
             | Op::StoreMatrix { .. }
             | Op::MoveMatrix { .. }
@@ -151,7 +161,7 @@ pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, b
         } => {
             reads.push(*id);
             reads.extend(threads);
-            if let Some((_, dst, pred)) = reduce {
+            if let Some((_, dst, pred, _)) = reduce {
                 reads.push(*pred);
                 writes.push(*dst);
             }
@@ -247,6 +257,9 @@ pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, b
             reads.extend([address(dst), address(src)]);
             reads.extend(from);
         }
+        Op::MapFence { map, .. } => reads.push(address(map)),
+        Op::MapReplace { map, value, .. } => reads.extend([address(map), *value]),
+        Op::MapCopy { dst, src, .. } => reads.extend([address(dst), address(src)]),
         Op::CopyArrive { bar, .. } => reads.push(address(bar)),
         Op::Wgmma(call) => {
             reads.extend(call.a.iter().chain(&call.d));
@@ -254,6 +267,23 @@ pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, b
             writes.extend(&call.d);
         }
         Op::Mma { d, a, b, c, .. } => {
+            reads.extend(a.iter().chain(b).chain(c));
+            writes.extend(d);
+        }
+        Op::WmmaMove {
+            op,
+            slots,
+            address,
+            stride,
+        } => {
+            reads.push(address.base);
+            reads.extend(stride);
+            match op {
+                Wmma::Load { .. } => writes.extend(slots),
+                _ => reads.extend(slots),
+            }
+        }
+        Op::WmmaProduct { d, a, b, c, .. } => {
             reads.extend(a.iter().chain(b).chain(c));
             writes.extend(d);
         }
@@ -280,6 +310,7 @@ pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, b
         Op::Branch(_)
         | Op::Exit
         | Op::Trap
+        | Op::AssertFail(_)
         | Op::ClusterBarrier { .. }
         | Op::Fence(_)
         | Op::BulkCommit

@@ -46,11 +46,20 @@ pub(super) struct Cell {
     read: u8,
 }
 
+impl Cell {
+    /// Who wrote it last.
+    pub fn last_write(&self) -> Id {
+        self.write
+    }
+}
+
 /// What an access does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     Read,
     Write,
+    /// Writes what is there already.
+    Rewrite,
     /// Both, in one.
     Change,
 }
@@ -122,6 +131,8 @@ pub(super) struct Judge<'a> {
     pub global: bool,
     /// The last record that was found in order, reads or writes.
     pub fine: [u32; 2],
+    /// It writes what is there already.
+    pub again: bool,
 }
 
 impl Judge<'_> {
@@ -152,6 +163,17 @@ impl Judge<'_> {
         a.shares(own, b) && a.shares(others, b)
     }
 
+    /// Whether it is the same store, of another thread of the block. Compilers have every thread
+    /// that holds an element store it: with one value, in whatever order, that is no fault.
+    fn is_same_store(&self, other: &Record) -> bool {
+        let block = |record: &Record| self.warps[record.warp as usize].domain.block;
+        let launch = |record: &Record| self.warps[record.warp as usize].launch;
+        other.pc == self.record.pc
+            && !other.proxy
+            && block(other) == block(&self.record)
+            && launch(other) == launch(&self.record)
+    }
+
     fn check(&mut self, other: Id, wrote: bool) -> Option<Fault> {
         let number = other >> 5;
         if self.fine[usize::from(wrote)] == number {
@@ -166,7 +188,7 @@ impl Judge<'_> {
             })
         };
         if !self.ordered(&record) {
-            if self.morally_strong(&record) {
+            if self.morally_strong(&record) || wrote && self.again && self.is_same_store(&record) {
                 return None;
             }
             return fault(Conflict::Race);

@@ -80,6 +80,10 @@ impl Check {
             return;
         };
         self.touch(lane, record, place, bytes, what);
+        let what = match what {
+            Use::Rewrite => Use::Write,
+            what => what,
+        };
         if strong.is_some() {
             self.strong(lane, place, what, order);
         } else if what == Use::Write && !self.sync.words.is_empty() {
@@ -159,7 +163,6 @@ impl Check {
                     group.told = true;
                 }
                 Fence::MbarrierInit => group.fence(Scope::Cluster),
-                Fence::TensorMap => {}
             }
         }
     }

@@ -12,6 +12,7 @@ use crate::ptx::ast::Space;
 use crate::report::FindingKind;
 use crate::tensor::matrix::Matrix;
 use crate::tensor::wgmma::Marks;
+use crate::tensor::wmma::Wmma;
 
 /// A bit for each byte.
 #[derive(Clone, Debug, Default)]
@@ -64,25 +65,82 @@ impl Written {
 pub(super) struct Taint {
     /// Lanes, by slot; empty while there are none.
     lanes: Vec<u32>,
+    /// Lanes whose value looks like the padding of a structure: it may be copied, not computed with.
+    padding: Vec<u32>,
     /// The line that loaded it.
     line: u32,
 }
 
 impl Taint {
+    fn none(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
     fn of(&self, slot: Slot) -> u32 {
         self.lanes.get(slot as usize).copied().unwrap_or(0)
     }
 
-    fn set(&mut self, slot: Slot, lanes: u32, mask: u32, slots: u32) {
+    fn padding_of(&self, slot: Slot) -> u32 {
+        self.padding.get(slot as usize).copied().unwrap_or(0)
+    }
+
+    /// `padding` are those of `lanes` that look like padding.
+    fn set(&mut self, slot: Slot, lanes: u32, padding: u32, mask: u32, slots: u32) {
         if self.lanes.is_empty() {
             if lanes & mask == 0 {
                 return;
             }
             self.lanes = vec![0; slots as usize];
+            self.padding = vec![0; slots as usize];
         }
-        if let Some(to) = self.lanes.get_mut(slot as usize) {
+        let at = slot as usize;
+        if let (Some(to), Some(pad)) = (self.lanes.get_mut(at), self.padding.get_mut(at)) {
             *to = *to & !mask | lanes & mask;
+            *pad = *pad & !mask | padding & lanes & mask;
         }
+    }
+}
+
+/// What a load finds of one element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Written,
+    Unwritten,
+    /// Unwritten among bytes that are written, as the padding of a structure is.
+    Padding,
+}
+
+/// Judges an element of an access by which of the bytes around it were written. `written` says it of
+/// a range, by offsets from the access; `address` is that of the access.
+///
+/// Compilers copy structures with their padding, in words. Elements of which a part was written, and
+/// those beside a part of a word, are taken for that; in local memory, where structures live, those
+/// beside a word, too.
+fn judge(
+    address: u64,
+    on_stack: bool,
+    (size, count, index): (usize, usize, usize),
+    written: &dyn Fn(i64, usize) -> bool,
+) -> Found {
+    let some = |start: i64, bytes: usize| (0..bytes as i64).any(|byte| written(start + byte, 1));
+    let at = (index * size) as i64;
+    if written(at, size) || some(at, size) {
+        return Found::Written;
+    }
+    let of_word = address.wrapping_add_signed(at) % 8;
+    let beside = match (count, size) {
+        (2.., _) => some(0, size * count),
+        (_, 4) => {
+            let other = if of_word < 4 { at + 4 } else { at - 4 };
+            some(other, 4) && (on_stack || !written(other, 4))
+        }
+        (_, 1 | 2) => some(at - (of_word % 4) as i64, 4),
+        _ => false,
+    };
+    if beside {
+        Found::Padding
+    } else {
+        Found::Unwritten
     }
 }
 
@@ -101,18 +159,22 @@ impl Check {
     }
 
     /// A lane loads an element into a register.
-    pub(crate) fn loaded(&mut self, slot: Slot, lane: usize, written: bool) {
-        let line = if written { 0 } else { self.line() };
+    pub(crate) fn loaded(&mut self, slot: Slot, lane: usize, found: Found) {
+        let line = match found {
+            Found::Written => 0,
+            _ => self.line(),
+        };
         let Some(state) = self.state() else { return };
-        if written && state.taint.lanes.is_empty() {
+        if found == Found::Written && state.taint.none() {
             return;
         }
         let slots = state.plan.slots;
-        if !written {
+        if found != Found::Written {
             state.taint.line = line;
         }
-        let lanes = u32::from(!written) << lane;
-        state.taint.set(slot, lanes, 1 << lane, slots);
+        let lanes = u32::from(found != Found::Written) << lane;
+        let padding = u32::from(found == Found::Padding) << lane;
+        state.taint.set(slot, lanes, padding, 1 << lane, slots);
     }
 
     fn line(&self) -> u32 {
@@ -122,10 +184,17 @@ impl Check {
         super::line_of(&info.entry, self.now.pc)
     }
 
-    /// Whether a lane's register holds what nobody wrote.
-    pub(crate) fn is_unwritten(&mut self, slot: Slot, lane: usize) -> bool {
-        self.state()
-            .is_some_and(|state| state.taint.of(slot) >> lane & 1 != 0)
+    /// What a lane's register holds.
+    pub(crate) fn held(&mut self, slot: Slot, lane: usize) -> Found {
+        let Some(state) = self.state() else {
+            return Found::Written;
+        };
+        let of = |lanes: u32| lanes >> lane & 1 != 0;
+        match (of(state.taint.of(slot)), of(state.taint.padding_of(slot))) {
+            (false, _) => Found::Written,
+            (true, false) => Found::Unwritten,
+            (true, true) => Found::Padding,
+        }
     }
 
     /// A value that nobody wrote is used.
@@ -141,7 +210,7 @@ impl Check {
     /// Carries it through an instruction that is about to be executed.
     pub(super) fn carry(&mut self, warp: &Warp, instruction: &Instruction, active: u32) {
         let Some(state) = self.state() else { return };
-        if state.taint.lanes.is_empty() {
+        if state.taint.none() {
             return;
         }
         let mut used = None;
@@ -167,10 +236,19 @@ impl Check {
             // These say what they load themselves.
             _ if active == 0 => {}
             Op::Load(_) | Op::LoadMatrix { .. } | Op::Wgmma(_) => {}
+            Op::WmmaMove {
+                op: Wmma::Load { .. },
+                ..
+            } => {}
             Op::Mma { d, a, b, c, .. } => carry_mma(&mut state.taint, [d, a, b, c], slots),
             op => {
-                let mut all = 0;
+                let (mut all, mut padding) = (0, 0);
                 let mut to = Vec::new();
+                let moves = match op {
+                    Op::Scalar(scalar) => scalar.op.is_copy() || scalar.op.is_selection(),
+                    Op::Pack { .. } | Op::Unpack { .. } => true,
+                    _ => false,
+                };
                 let chosen = match op {
                     Op::Scalar(scalar) if scalar.op.is_selection() && scalar.src.len() == 3 => {
                         Some(scalar)
@@ -179,7 +257,12 @@ impl Check {
                 };
                 each_slot(instruction, &mut |slot, write| match write {
                     true => to.push(slot),
-                    false => all |= state.taint.of(slot),
+                    false => {
+                        let of = state.taint.of(slot);
+                        all |= of;
+                        // Padding beside a value is padding.
+                        padding |= state.taint.padding_of(slot);
+                    }
                 });
                 if let Some(scalar) = chosen {
                     let mut first = 0;
@@ -190,13 +273,22 @@ impl Check {
                     let [a, b, p] = [0, 1, 2].map(|at| state.taint.of(scalar.src[at]));
                     all = a & first | b & !first | p;
                 }
-                if matches!(op, Op::Vote { .. } | Op::Reduce { .. } | Op::Match { .. })
-                    && all & active != 0
+                // A bit field is set in a word that nobody wrote: as of elements, parts are enough.
+                if let Op::Scalar(scalar) = op
+                    && scalar.op.is_merge()
                 {
-                    all = u32::MAX;
+                    let both = scalar.src.iter().take(2);
+                    all = both.fold(all, |all, &slot| all & state.taint.of(slot));
                 }
+                if let Op::Vote { mask, .. } | Op::Reduce { mask, .. } | Op::Match { mask, .. } = op
+                {
+                    let teams = warp.lanes(*mask);
+                    let shared = |lane: &usize| all & active & teams[*lane] as u32 != 0;
+                    all = (0..32).filter(shared).fold(0, |all, lane| all | 1 << lane);
+                }
+                let padding = if moves { padding } else { 0 };
                 for slot in to {
-                    state.taint.set(slot, all, active, slots);
+                    state.taint.set(slot, all, padding, active, slots);
                 }
             }
         }
@@ -217,7 +309,7 @@ impl Check {
         };
         let (part, slots) = ((info.number % 4) as usize, state.plan.slots);
         let marked = marks.rows.iter().chain(&marks.columns).any(|&mark| mark);
-        if !marked && state.taint.lanes.is_empty() {
+        if !marked && state.taint.none() {
             return;
         }
         for (register, &slot) in call.d.iter().enumerate() {
@@ -231,7 +323,7 @@ impl Check {
                     state.taint.line = line;
                 }
             }
-            state.taint.set(slot, lanes, u32::MAX, slots);
+            state.taint.set(slot, lanes, 0, u32::MAX, slots);
         }
     }
 
@@ -276,7 +368,7 @@ fn carry_mma(taint: &mut Taint, [d, a, b, c]: [&[Slot]; 4], slots: u32) {
         })
         .collect();
     for (&slot, lanes) in d.iter().zip(new) {
-        taint.set(slot, lanes, u32::MAX, slots);
+        taint.set(slot, lanes, 0, u32::MAX, slots);
     }
 }
 
@@ -336,18 +428,78 @@ impl Machine {
             return;
         }
         let whole = self.all_written(place, size * values.len());
+        let address = match place {
+            Place::Global(address) => address,
+            Place::Shared(_, offset) | Place::Fill(offset) => offset.into(),
+        };
         for (index, slot) in values.iter().enumerate() {
             let Some(slot) = slot else { continue };
-            let at = match place {
-                Place::Global(address) => Place::Global(address + (index * size) as u64),
-                Place::Shared(block, offset) => {
-                    Place::Shared(block, offset + (index * size) as u32)
-                }
-                fill => fill,
+            let found = match whole {
+                true => Found::Written,
+                false => judge(address, false, (size, values.len(), index), &|by, bytes| {
+                    let at = match place {
+                        Place::Global(address) => Place::Global(address.wrapping_add_signed(by)),
+                        Place::Shared(block, offset) => {
+                            Place::Shared(block, offset.wrapping_add_signed(by as i32))
+                        }
+                        fill => fill,
+                    };
+                    self.all_written(at, bytes)
+                }),
             };
-            let written = whole || self.all_written(at, size);
-            self.checked(|check| check.loaded(*slot, lane, written));
+            self.checked(|check| check.loaded(*slot, lane, found));
         }
+    }
+
+    /// A lane's load of its own memory.
+    pub(crate) fn check_loaded_local(
+        &mut self,
+        lane: usize,
+        (address, range): (u32, std::ops::Range<usize>),
+        size: usize,
+        values: &[Option<Slot>],
+    ) {
+        self.checked(|check| {
+            let Some(state) = check.state() else { return };
+            let whole = state.local.all(range.start, range.len());
+            let found: Vec<Found> = (0..values.len())
+                .map(|index| match whole {
+                    true => Found::Written,
+                    false => judge(
+                        address.into(),
+                        true,
+                        (size, values.len(), index),
+                        &|by, bytes| {
+                            let at = range.start.checked_add_signed(by as isize);
+                            at.is_some_and(|at| state.local.all(at, bytes))
+                        },
+                    ),
+                })
+                .collect();
+            for (slot, found) in values.iter().zip(found) {
+                if let Some(slot) = slot {
+                    check.loaded(*slot, lane, found);
+                }
+            }
+        });
+    }
+
+    /// A lane's store to its own memory.
+    pub(crate) fn check_stored_local(
+        &mut self,
+        lane: usize,
+        range: std::ops::Range<usize>,
+        size: usize,
+        values: &[Option<Slot>],
+    ) {
+        self.checked(|check| {
+            for (index, slot) in values.iter().enumerate() {
+                let written = slot.is_none_or(|slot| check.held(slot, lane) == Found::Written);
+                if let Some(state) = check.state() {
+                    state.local.mark(range.start + index * size, size, written);
+                }
+            }
+        });
     }
 
     /// A load of matrices: which registers get what nobody wrote.
@@ -370,7 +522,11 @@ impl Machine {
         let masks: Vec<[u8; 16]> = places.iter().map(mask).collect();
         for (&slot, masks) in dst.iter().zip(op.load(&masks)) {
             for (lane, mask) in masks.iter().enumerate() {
-                self.checked(|check| check.loaded(slot, lane, *mask == 0));
+                let found = match *mask {
+                    0 => Found::Written,
+                    _ => Found::Unwritten,
+                };
+                self.checked(|check| check.loaded(slot, lane, found));
             }
         }
     }
@@ -384,17 +540,17 @@ impl Machine {
         size: usize,
         values: &[Option<Slot>],
     ) {
-        let tainted = |check: &mut Check, slot: &Option<Slot>| {
-            slot.is_some_and(|slot| check.is_unwritten(slot, lane))
-        };
         for (index, slot) in values.iter().enumerate() {
             let Some(check) = &mut self.check else { return };
-            if !tainted(check, slot) {
-                continue;
-            }
-            match place {
-                Place::Shared(block, offset) => {
+            let held = slot.map_or(Found::Written, |slot| check.held(slot, lane));
+            match (held, place) {
+                (Found::Written, _) => {}
+                (_, Place::Shared(block, offset)) => {
                     check.mark_shared(block, offset as usize + index * size, size, false);
+                }
+                (Found::Padding, Place::Global(address)) => {
+                    let at = address + (index * size) as u64;
+                    self.memory.mark_written(at, size as u64, false);
                 }
                 _ => self.checked(|check| check.unwritten(lane as u32, "stored to device memory")),
             }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::clock::{Agent, Domain, Known, Released};
 use super::registers::{Flight, Plan};
-use super::unwritten::Taint;
+use super::unwritten::{Taint, Written};
 use crate::code::{Entry, Scope};
 
 /// What reports say about a warp, and what orders it.
@@ -121,6 +121,8 @@ pub(super) struct WarpState {
     pub plan: Arc<Plan>,
     pub flight: Flight,
     pub taint: Taint,
+    /// Bytes of its threads' local memory that were written, lane after lane.
+    pub local: Written,
 }
 
 impl WarpState {
@@ -143,6 +145,7 @@ impl WarpState {
             copies: 0,
             flight: Flight::new(&plan),
             taint: Taint::default(),
+            local: Written::new(32 * plan.local),
             plan,
         }
     }

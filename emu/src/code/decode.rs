@@ -482,39 +482,8 @@ impl<'a> Decoder<'a> {
     }
 
     fn special_named(&mut self, name: &str) -> Result<Slot, String> {
-        let (base, axis) = match name.rsplit_once('.') {
-            Some((base, "x")) => (base, 0),
-            Some((base, "y")) => (base, 1),
-            Some((base, "z")) => (base, 2),
-            _ => (name, 0),
-        };
-        let special = match base {
-            "%tid" => Special::Tid(axis),
-            "%ntid" => Special::Ntid(axis),
-            "%ctaid" => Special::Ctaid(axis),
-            "%nctaid" => Special::Nctaid(axis),
-            "%laneid" => Special::LaneId,
-            "%warpid" => Special::WarpId,
-            "%nwarpid" => Special::NWarpId,
-            "%smid" => Special::SmId,
-            "%nsmid" => Special::NSmId,
-            "%gridid" => Special::GridId,
-            "%clusterid" => Special::ClusterId(axis),
-            "%nclusterid" => Special::NClusterId(axis),
-            "%cluster_ctaid" => Special::ClusterCtaid(axis),
-            "%cluster_nctaid" => Special::ClusterNctaid(axis),
-            "%cluster_ctarank" => Special::ClusterCtarank,
-            "%cluster_nctarank" => Special::ClusterNctarank,
-            "%lanemask_eq" => Special::LaneMask(super::LaneMask::Eq),
-            "%lanemask_lt" => Special::LaneMask(super::LaneMask::Lt),
-            "%lanemask_le" => Special::LaneMask(super::LaneMask::Le),
-            "%lanemask_gt" => Special::LaneMask(super::LaneMask::Gt),
-            "%lanemask_ge" => Special::LaneMask(super::LaneMask::Ge),
-            "%dynamic_smem_size" => Special::DynamicSharedSize,
-            "%total_smem_size" => Special::TotalSharedSize,
-            "WARP_SZ" => Special::WarpSize,
-            _ => return Err(format!("unknown name `{name}`")),
-        };
+        let special =
+            super::special::fixed(name).ok_or_else(|| format!("unknown name `{name}`"))?;
         Ok(self.special(special))
     }
 

@@ -3,7 +3,8 @@
 use super::decode::Decoder;
 use super::isa::Family;
 use super::modifiers::Modifiers;
-use super::{Op, Scalar, Scope, Slot, asynchronous, memory, warp};
+use super::special::clock;
+use super::{Op, Scalar, Scope, Slot, asynchronous, maps, memory, warp};
 use crate::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
 use crate::ptx::ast::{Instruction, Operand, Space};
 use crate::scalar::Ty;
@@ -22,7 +23,7 @@ pub(super) fn decode<'a>(
         Some(Family::Load) => memory::load(decoder, parts, operands),
         Some(Family::Store) => memory::store(decoder, parts, operands),
         Some(Family::Atomic) => memory::atomic(decoder, parts, operands, name == "red"),
-        Some(Family::Fence) => memory::fence(parts, operands),
+        Some(Family::Fence) => memory::fence(decoder, parts, operands),
         Some(Family::Branch) => {
             parts.take("uni");
             parts.done()?;
@@ -61,7 +62,7 @@ pub(super) fn decode<'a>(
             Ok(Op::Exit)
         }
         Some(Family::Trap) => Ok(Op::Trap),
-        Some(Family::Barrier) => warp::barrier(decoder, parts, operands),
+        Some(Family::Barrier) => warp::barrier(decoder, parts, operands, name == "bar"),
         Some(Family::Shuffle) => warp::shuffle(decoder, parts, operands),
         Some(Family::Vote) => warp::vote(decoder, parts, operands),
         Some(Family::Match) => warp::matching(decoder, parts, operands),
@@ -155,6 +156,7 @@ pub(super) fn decode<'a>(
                 _ => Err("the count is a multiple of 8 from 24 to 256".into()),
             }
         }
+        Some(Family::TensorMap) => maps::tensormap(decoder, parts, operands),
         Some(Family::Hint) => Ok(Op::Nothing),
         Some(Family::CachePolicy) => {
             let (dst, _) = decoder.register(operands.first().ok_or("it takes a destination")?)?;
@@ -275,19 +277,6 @@ fn mov<'a>(decoder: &mut Decoder<'a>, instruction: &'a Instruction) -> Result<Op
             })
         }
         _ => scalar(decoder, &instruction.opcode, &instruction.operands),
-    }
-}
-
-/// Registers that change by themselves: device timer or clock, bits, upper half.
-fn clock(name: &str) -> Option<(bool, u32, bool)> {
-    match name {
-        "%clock" => Some((false, 32, false)),
-        "%clock_hi" => Some((false, 32, true)),
-        "%clock64" => Some((false, 64, false)),
-        "%globaltimer" => Some((true, 64, false)),
-        "%globaltimer_lo" => Some((true, 32, false)),
-        "%globaltimer_hi" => Some((true, 32, true)),
-        _ => None,
     }
 }
 

@@ -36,6 +36,7 @@ pub(super) enum Family {
     MapAddress,
     BlockRank,
     SetMaxRegisters,
+    TensorMap,
     Hint,
     CachePolicy,
 }
@@ -66,6 +67,7 @@ const OPCODES: &[(&str, Family)] = &[
     ("activemask", Family::ActiveMask),
     ("elect", Family::Elect),
     ("mma", Family::Matrix),
+    ("wmma", Family::Matrix),
     ("ldmatrix", Family::Matrix),
     ("stmatrix", Family::Matrix),
     ("movmatrix", Family::Matrix),
@@ -78,7 +80,9 @@ const OPCODES: &[(&str, Family)] = &[
     ("mapa", Family::MapAddress),
     ("getctarank", Family::BlockRank),
     ("setmaxnreg", Family::SetMaxRegisters),
+    ("tensormap", Family::TensorMap),
     ("griddepcontrol", Family::Hint),
+    ("pmevent", Family::Hint),
     ("prefetch", Family::Hint),
     ("prefetchu", Family::Hint),
     ("applypriority", Family::Hint),
@@ -231,6 +235,26 @@ const ROWS: &[Row] = &[
     Row("fence mbarrier_init release cluster", ""),
     Row("fence proxy alias", ""),
     Row("fence proxy async [global|shared::cta|shared::cluster]", ""),
+    Row(
+        "tensormap replace tile global_address [SHARED|global] b1024 b64",
+        "[%r8], %r0",
+    ),
+    Row(
+        "tensormap replace tile rank|elemtype|interleave_layout|swizzle_mode|fill_mode|swizzle_atomicity [SHARED|global] b1024 b32",
+        "[%r8], 0",
+    ),
+    Row(
+        "tensormap replace tile box_dim|global_dim|element_stride [SHARED|global] b1024 b32",
+        "[%r8], 1, %r0",
+    ),
+    Row(
+        "tensormap replace tile global_stride [SHARED|global] b1024 b64",
+        "[%r8], 0, %r0",
+    ),
+    Row(
+        "tensormap cp_fenceproxy global shared::cta tensormap::generic release SCOPE sync aligned",
+        "[%r8], [%r9], 128",
+    ),
     Row("fence proxy tensormap::generic release SCOPE", ""),
     Row("fence proxy tensormap::generic acquire SCOPE", "[%r8], 128"),
     Row("membar cta|gl|sys", ""),
@@ -356,6 +380,7 @@ const ROWS: &[Row] = &[
     // What changes no value.
     Row("nanosleep u32", "100"),
     Row("setmaxnreg inc|dec sync aligned u32", "40"),
+    Row("pmevent [mask]", "1"),
     Row("griddepcontrol launch_dependents|wait", ""),
     Row("prefetch [global|local] L1|L2", "[%r8]"),
     Row("prefetch [const|param] tensormap", "[%r8]"),

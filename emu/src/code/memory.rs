@@ -217,7 +217,11 @@ fn check(op: AtomicOp, number: Number, bytes: u32) -> Result<(), String> {
     }
 }
 
-pub(super) fn fence(mut parts: Modifiers<'_>, operands: &[Operand]) -> Result<Op, String> {
+pub(super) fn fence(
+    decoder: &mut Decoder<'_>,
+    mut parts: Modifiers<'_>,
+    operands: &[Operand],
+) -> Result<Op, String> {
     if parts.take("mbarrier_init") {
         parts.take("release");
         parts.scope();
@@ -238,9 +242,7 @@ pub(super) fn fence(mut parts: Modifiers<'_>, operands: &[Operand]) -> Result<Op
         }
         let map = parts.find(|part| part.starts_with("tensormap").then_some(()));
         if map.is_some() {
-            parts.order(Scope::System);
-            parts.done()?;
-            return Ok(Op::Fence(Fence::TensorMap));
+            return super::maps::fence(decoder, parts, operands);
         }
         if parts.take("alias") {
             parts.done()?;

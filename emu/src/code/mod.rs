@@ -8,9 +8,11 @@ mod asynchronous;
 mod decode;
 mod instruction;
 mod isa;
+mod maps;
 mod memory;
 mod modifiers;
 mod operations;
+mod special;
 #[cfg(test)]
 mod tests;
 mod warp;
@@ -18,6 +20,7 @@ mod warp;
 pub use decode::{LoadError, decode, function_address};
 pub use isa::{IsaRow, isa};
 pub use operations::*;
+pub use special::special_registers;
 
 use crate::ptx::ast::Directives;
 
@@ -101,6 +104,10 @@ pub enum Special {
     LaneMask(LaneMask),
     DynamicSharedSize,
     TotalSharedSize,
+    SharedStart,
+    /// Where compilers' own headers may use the first KiB.
+    Reserved,
+    IsExplicitCluster,
     Zero,
     WarpSize,
 }

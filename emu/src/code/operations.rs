@@ -3,9 +3,11 @@
 use super::Slot;
 use crate::ptx::ast::Space;
 use crate::scalar::{ScalarOp, Ty};
+use crate::tensor::map::Field;
 use crate::tensor::matrix::Matrix;
 use crate::tensor::mma::Mma;
 use crate::tensor::wgmma::{Modifiers, Wgmma};
+use crate::tensor::wmma::{Product, Wmma};
 
 /// What an instruction does.
 #[derive(Debug)]
@@ -34,11 +36,15 @@ pub enum Op {
     },
     Exit,
     Trap,
+    /// A failed `assert`: where in local memory the addresses of its text and its file, its line,
+    /// and the address of its function's name lie.
+    AssertFail([u32; 4]),
     BlockBarrier {
         id: Slot,
         threads: Option<Slot>,
         wait: bool,
-        reduce: Option<(BarrierReduce, Slot, Slot)>,
+        /// The reduction, where its result goes, the predicate, and whether that is negated.
+        reduce: Option<(BarrierReduce, Slot, Slot, bool)>,
         aligned: bool,
     },
     WarpBarrier {
@@ -81,6 +87,24 @@ pub enum Op {
         mask: Slot,
     },
     Fence(Fence),
+    /// `fence.proxy.tensormap::generic.acquire` of a map.
+    MapFence {
+        map: Address,
+        scope: Scope,
+    },
+    /// `tensormap.replace`.
+    MapReplace {
+        map: Address,
+        field: Field,
+        ordinal: u32,
+        value: Slot,
+    },
+    /// `tensormap.cp_fenceproxy`: a copy of a map to device memory, and a release.
+    MapCopy {
+        dst: Address,
+        src: Address,
+        scope: Scope,
+    },
     Mbarrier(Box<Mbarrier>),
     Bulk(Box<Bulk>),
     Tensor(Box<TensorCopy>),
@@ -113,6 +137,20 @@ pub enum Op {
     Wgmma(Box<WgmmaCall>),
     Mma {
         mma: Mma,
+        d: Vec<Slot>,
+        a: Vec<Slot>,
+        b: Vec<Slot>,
+        c: Vec<Slot>,
+    },
+    /// `wmma.load` and `wmma.store`: registers, address, elements from row to row.
+    WmmaMove {
+        op: Wmma,
+        slots: Vec<Slot>,
+        address: Address,
+        stride: Option<Slot>,
+    },
+    WmmaProduct {
+        op: Product,
         d: Vec<Slot>,
         a: Vec<Slot>,
         b: Vec<Slot>,
@@ -362,7 +400,6 @@ pub enum Fence {
         shared: bool,
         global: bool,
     },
-    TensorMap,
     MbarrierInit,
 }
 

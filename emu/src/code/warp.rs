@@ -6,11 +6,14 @@ use super::{BarrierReduce, Op, ReduceOp, Shuffle, ShuffleMode, VoteKind};
 use crate::ptx::ast::{Operand, Space};
 use crate::tensor::matrix::Matrix;
 use crate::tensor::mma::Mma;
+use crate::tensor::wmma::Wmma;
 
+/// `bar` and `barrier`; the short name is that of the aligned forms.
 pub(super) fn barrier(
     decoder: &mut Decoder<'_>,
     mut parts: Modifiers<'_>,
     operands: &[Operand],
+    short: bool,
 ) -> Result<Op, String> {
     if parts.take("warp") {
         parts.take("sync");
@@ -41,8 +44,7 @@ pub(super) fn barrier(
             aligned,
         });
     }
-    // `bar` is always aligned; `barrier` only when it says so.
-    let aligned = aligned || !parts.take("noaligned");
+    let aligned = aligned || short;
     let arrive = parts.take("arrive");
     parts.take("sync");
     if parts.take("red") {
@@ -68,7 +70,11 @@ pub(super) fn barrier(
             .map(|threads| decoder.source(threads, 0))
             .transpose()?;
         let dst = decoder.register(dst)?.0;
-        let reduce = Some((kind, dst, decoder.source(pred, 0)?));
+        let (pred, negated) = match pred {
+            Operand::Not(pred) => (&**pred, true),
+            pred => (pred, false),
+        };
+        let reduce = Some((kind, dst, decoder.source(pred, 0)?, negated));
         return Ok(Op::BlockBarrier {
             id: decoder.source(id, 0)?,
             threads,
@@ -269,6 +275,58 @@ fn counted(what: &str, slots: Vec<super::Slot>, wanted: usize) -> Result<Vec<sup
     }
 }
 
+fn wmma(decoder: &mut Decoder<'_>, opcode: &str, operands: &[Operand]) -> Result<Op, String> {
+    // The state space may stand anywhere behind the shape.
+    let space = Modifiers::new(opcode).space();
+    let named = |part: &&str| Modifiers::new(&format!("wmma.{part}")).space() == Space::Generic;
+    let parts: Vec<&str> = opcode.split('.').filter(named).collect();
+    let op = Wmma::decode(&parts)?.ok_or("unknown instruction")?;
+    let (fragment, registers, address, stride) = match (op, operands) {
+        (Wmma::Product(op), [d, a, b, c]) => {
+            let [to, left, right, from] = op.fragments().map(|fragment| fragment.registers);
+            return Ok(Op::WmmaProduct {
+                op,
+                d: counted("D", fragment(decoder, d)?, to)?,
+                a: counted("A", fragment(decoder, a)?, left)?,
+                b: counted("B", fragment(decoder, b)?, right)?,
+                c: counted("C", fragment(decoder, c)?, from)?,
+            });
+        }
+        (Wmma::Load { fragment, .. }, [registers, address, stride @ ..]) => {
+            (fragment, registers, address, stride)
+        }
+        (Wmma::Store { fragment, .. }, [address, registers, stride @ ..]) => {
+            (fragment, registers, address, stride)
+        }
+        _ => return Err(format!("{} operands do not fit", operands.len())),
+    };
+    let stride = match stride {
+        [] => None,
+        [stride] => Some(decoder.source(stride, 0)?),
+        _ => return Err("it takes at most three operands".into()),
+    };
+    let slots = match op {
+        Wmma::Load { .. } => destinations(decoder, registers)?,
+        _ => self::fragment(decoder, registers)?,
+    };
+    Ok(Op::WmmaMove {
+        op,
+        slots: counted("it", slots, fragment.registers)?,
+        address: decoder.address(address, space)?,
+        stride,
+    })
+}
+
+/// The registers that a fragment is loaded into.
+fn destinations(decoder: &mut Decoder<'_>, operand: &Operand) -> Result<Vec<super::Slot>, String> {
+    let parts = match operand {
+        Operand::Vector(parts) => parts.as_slice(),
+        other => std::slice::from_ref(other),
+    };
+    let slots = parts.iter().map(|part| decoder.register(part));
+    slots.map(|slot| slot.map(|(slot, _)| slot)).collect()
+}
+
 pub(super) fn matrix(
     decoder: &mut Decoder<'_>,
     opcode: &str,
@@ -301,6 +359,9 @@ pub(super) fn matrix(
                 src: decoder.source(second, 0)?,
             },
         });
+    }
+    if parts[0] == "wmma" {
+        return wmma(decoder, opcode, operands);
     }
     let mma = Mma::decode(&parts)?.ok_or("unknown instruction")?;
     let [d, a, b, c] = operands else {

@@ -3,14 +3,14 @@
 use super::{Step, lanes, low_bits};
 use crate::check::Use;
 use crate::code::{Atomic, AtomicOp, Number};
-use crate::machine::{Machine, Warp};
+use crate::machine::{Looked, Machine, Place, Warp};
 use crate::memory::value_of;
 use crate::report::FindingKind;
 
 use super::memory::Target;
 
-/// One element's new value.
-fn combine(op: AtomicOp, number: Number, bytes: u32, old: u64, value: u64) -> u64 {
+/// One element's new value. Sums of f32 in device memory flush subnormal numbers (PTX ISA, "atom").
+fn combine(op: AtomicOp, number: Number, bytes: u32, old: u64, value: u64, in_global: bool) -> u64 {
     let bits = 8 * bytes;
     let sign = |value: u64| (value << (64 - bits)) as i64 >> (64 - bits);
     match number {
@@ -44,8 +44,12 @@ fn combine(op: AtomicOp, number: Number, bytes: u32, old: u64, value: u64) -> u6
             new & low_bits(bits)
         }
         Number::F32 => {
+            let flushed = |value: f32| match in_global && value.is_subnormal() {
+                true => 0f32.copysign(value),
+                false => value,
+            };
             let (a, b) = (f32::from_bits(old as u32), f32::from_bits(value as u32));
-            u64::from(canonical32(a + b))
+            u64::from(canonical32(flushed(flushed(a) + flushed(b))))
         }
         Number::F64 => (f64::from_bits(old) + f64::from_bits(value)).to_bits(),
         Number::F16 | Number::Bf16 => half(op, number, old as u16, value as u16).into(),
@@ -105,6 +109,7 @@ pub(crate) fn reduce_bytes(
     op: AtomicOp,
     number: Number,
     size: u32,
+    in_global: bool,
 ) -> Result<(), String> {
     let size = size as usize;
     if size == 0 || size > 8 || !to.len().is_multiple_of(size) {
@@ -114,7 +119,14 @@ pub(crate) fn reduce_bytes(
         ));
     }
     for (to, from) in to.chunks_mut(size).zip(from.chunks(size)) {
-        let new = combine(op, number, size as u32, value_of(to), value_of(from));
+        let new = combine(
+            op,
+            number,
+            size as u32,
+            value_of(to),
+            value_of(from),
+            in_global,
+        );
         to.copy_from_slice(&new.to_le_bytes()[..size]);
     }
     Ok(())
@@ -159,11 +171,15 @@ impl Machine {
                                 atomic.op,
                                 atomic.number,
                                 atomic.bytes,
+                                matches!(place, Place::Global(_)),
                             )?;
                         }
                     }
                     if after != before {
                         self.progress += 1;
+                    } else {
+                        let value = value_of(&before[..size]);
+                        warp.look(1 << lane, Looked::Value(place, bytes as u32, value));
                     }
                     self.check_access(lane, place, bytes, Use::Change, atomic.order);
                     self.check_loaded(lane, place, size, &atomic.dst);

@@ -2,59 +2,121 @@
 
 use super::{Step, lanes};
 use crate::code::{Op, ReduceOp, Shuffle, ShuffleMode, Slot, VoteKind};
-use crate::machine::{Machine, Warp};
+use crate::machine::{Fragment, Machine, Wait, Warp};
 use crate::report::FindingKind;
 
+/// Sets of lanes that execute a collective instruction with one another: those whose masks are the
+/// same. Compilers leave lanes of several masks together, as for tiles of half a warp.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Teams {
+    teams: [u32; 32],
+    count: usize,
+}
+
+impl Teams {
+    fn add(&mut self, lanes: u32) {
+        self.teams[self.count] = lanes;
+        self.count += 1;
+    }
+
+    /// The lanes of each team.
+    pub fn each(&self) -> impl Iterator<Item = u32> + use<> {
+        let Teams { teams, count } = *self;
+        teams.into_iter().take(count)
+    }
+}
+
 impl Machine {
-    /// Whether all lanes that an instruction's mask names are here. If not, the fragment waits.
-    fn members(&mut self, warp: &mut Warp, at: usize, mask: Slot, active: u32) -> Option<u32> {
-        let first = active.trailing_zeros() as usize;
-        let wanted = warp.lanes(mask)[first] as u32;
-        let pc = warp.fragments[at].pc;
-        if active & !wanted != 0 {
-            let message =
-                format!("threads {active:#010x} execute it, but the mask is {wanted:#010x}");
-            self.report(
-                warp,
-                pc,
-                Some(first as u32),
-                FindingKind::Divergent,
-                message,
-            );
-            return Some(active);
-        }
-        if wanted & warp.live & !active != 0 {
-            // Lanes that a guard holds back never come.
-            if wanted & warp.live & !warp.fragments[at].mask == 0 {
-                let message = format!(
-                    "the mask is {wanted:#010x}, but a predicate lets only {active:#010x} take part"
-                );
-                self.report(
-                    warp,
-                    pc,
-                    Some(first as u32),
-                    FindingKind::Divergent,
-                    message,
-                );
-                return Some(active);
+    /// The teams that are here as a whole. Lanes whose teams are not wait for the rest of them, and
+    /// leave the fragment, unless none is whole.
+    pub(super) fn teams(
+        &mut self,
+        warp: &mut Warp,
+        at: usize,
+        mask: Slot,
+        active: u32,
+    ) -> Option<Teams> {
+        let (masks, here, pc) = (
+            *warp.lanes(mask),
+            warp.fragments[at].mask,
+            warp.fragments[at].pc,
+        );
+        let (mut teams, mut waiting, mut left) = (Teams::default(), 0, active);
+        while left != 0 {
+            let first = left.trailing_zeros();
+            let wanted = masks[first as usize] as u32;
+            let team = lanes(left)
+                .filter(|&lane| masks[lane] as u32 == wanted)
+                .fold(0, |team, lane| team | 1 << lane);
+            left &= !team;
+            let missing = wanted & warp.live & !team;
+            if team & !wanted == 0 && missing & !here != 0 {
+                waiting |= team;
+                continue;
             }
-            warp.fragments[at].wait = crate::machine::Wait::Lanes;
+            // Lanes that a predicate holds back, or that name others, never come.
+            let message = if team & !wanted != 0 {
+                format!("threads {team:#010x} execute it, but the mask is {wanted:#010x}")
+            } else if missing & active != 0 {
+                format!(
+                    "the mask of threads {team:#010x} is {wanted:#010x}, but threads {:#010x} have another",
+                    missing & active
+                )
+            } else if missing != 0 {
+                format!(
+                    "the mask is {wanted:#010x}, but a predicate lets only {team:#010x} take part"
+                )
+            } else {
+                String::new()
+            };
+            if !message.is_empty() {
+                self.report(warp, pc, Some(first), FindingKind::Divergent, message);
+            }
+            teams.add(team);
+        }
+        if waiting == 0 {
+            return Some(teams);
+        }
+        if teams.count == 0 {
+            warp.fragments[at].wait = Wait::Lanes;
             return None;
         }
-        Some(wanted & active)
+        warp.fragments[at].mask = here & !waiting;
+        warp.fragments.push(Fragment {
+            mask: waiting,
+            pc,
+            wait: Wait::Lanes,
+        });
+        Some(teams)
     }
 
     pub(super) fn exchange(&mut self, warp: &mut Warp, at: usize, op: &Op, active: u32) -> Step {
-        match op {
+        let mask = match op {
             Op::ActiveMask { dst } => {
                 for lane in lanes(active) {
                     warp.registers[*dst as usize][lane] = active.into();
                 }
+                return Step::Next;
             }
-            Op::Elect { dst, pred, mask } => {
-                let Some(members) = self.members(warp, at, *mask, active) else {
-                    return Step::Blocked;
-                };
+            Op::Elect { mask, .. }
+            | Op::Vote { mask, .. }
+            | Op::Match { mask, .. }
+            | Op::Reduce { mask, .. } => *mask,
+            Op::Shuffle(shuffle) => shuffle.mask,
+            _ => return Step::Next,
+        };
+        let Some(teams) = self.teams(warp, at, mask, active) else {
+            return Step::Blocked;
+        };
+        for members in teams.each() {
+            self.exchange_among(warp, at, op, members);
+        }
+        Step::Next
+    }
+
+    fn exchange_among(&mut self, warp: &mut Warp, at: usize, op: &Op, members: u32) {
+        match op {
+            Op::Elect { dst, pred, .. } => {
                 let leader = members.trailing_zeros();
                 for lane in lanes(members) {
                     if let Some(dst) = dst {
@@ -68,11 +130,8 @@ impl Machine {
                 dst,
                 src,
                 negated,
-                mask,
+                ..
             } => {
-                let Some(members) = self.members(warp, at, *mask, active) else {
-                    return Step::Blocked;
-                };
                 let values = *warp.lanes(*src);
                 let ballot = lanes(members)
                     .filter(|&lane| (values[lane] != 0) != *negated)
@@ -93,11 +152,8 @@ impl Machine {
                 dst,
                 pred,
                 src,
-                mask,
+                ..
             } => {
-                let Some(members) = self.members(warp, at, *mask, active) else {
-                    return Step::Blocked;
-                };
                 let bits = if *wide { u64::MAX } else { 0xffff_ffff };
                 let values = warp.lanes(*src).map(|value| value & bits);
                 let same = |lane: usize| {
@@ -120,11 +176,8 @@ impl Machine {
                 signed,
                 dst,
                 src,
-                mask,
+                ..
             } => {
-                let Some(members) = self.members(warp, at, *mask, active) else {
-                    return Step::Blocked;
-                };
                 let values = *warp.lanes(*src);
                 let of = |a: u32, b: u32| match op {
                     ReduceOp::Add => a.wrapping_add(b),
@@ -144,15 +197,9 @@ impl Machine {
                     warp.registers[*dst as usize][lane] = result.into();
                 }
             }
-            Op::Shuffle(shuffle) => {
-                let Some(members) = self.members(warp, at, shuffle.mask, active) else {
-                    return Step::Blocked;
-                };
-                self.shuffle(warp, at, shuffle, members);
-            }
+            Op::Shuffle(shuffle) => self.shuffle(warp, at, shuffle, members),
             _ => {}
         }
-        Step::Next
     }
 
     /// PTX ISA, "shfl.sync": the segment and the clamp come from the last operand.

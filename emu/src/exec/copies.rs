@@ -1,7 +1,8 @@
 //! Asynchronous copies: bulk, tensor, and the small ones of threads.
 
 use super::{Step, lanes};
-use crate::code::{Address, AtomicOp, Bulk, Op, TensorCopy, TensorKind};
+use crate::check::Use;
+use crate::code::{Address, AtomicOp, Bulk, Op, Order, TensorCopy, TensorKind};
 use crate::machine::{Issuer, Machine, Piece, Place, Wait, Warp, Work};
 use crate::report::FindingKind;
 use crate::tensor::tma::{BYTES, Direction, Dtype, MAP_ALIGNMENT, TensorMap};
@@ -434,6 +435,18 @@ impl Machine {
                 FindingKind::Misaligned,
                 format!("the tensor map at {address:#x} is not aligned to {MAP_ALIGNMENT} bytes"),
             ));
+        }
+        if let Target::Place(Place::Global(address)) = target {
+            self.check_access(
+                lane,
+                Place::Global(address),
+                BYTES,
+                Use::Read,
+                Order::default(),
+            );
+            if !self.memory.is_constant(address) {
+                self.checked(|check| check.use_map(lane as u32, address));
+            }
         }
         let coordinates: Vec<i32> = copy
             .coordinates

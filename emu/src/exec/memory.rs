@@ -2,8 +2,8 @@
 
 use super::{Step, lanes, low_bits};
 use crate::check::Use;
-use crate::code::{Access, Address};
-use crate::machine::{Machine, Place, Warp};
+use crate::code::{Access, Address, Special};
+use crate::machine::{Looked, Machine, Place, Warp};
 use crate::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, value_of, window};
 use crate::ptx::ast::Space;
 use crate::report::FindingKind;
@@ -72,8 +72,13 @@ impl Machine {
             Target::Place(Place::Shared(block, offset)) => {
                 let shared = &self.block(block).shared;
                 let range = offset as usize..offset as usize + bytes;
-                // The system's first KiB is nobody's to read.
-                let inside = offset >= crate::code::SHARED_START;
+                // The system's first KiB is nobody's to read, but for those who ask where it is.
+                let inside = offset >= crate::code::SHARED_START
+                    || warp
+                        .entry
+                        .specials
+                        .iter()
+                        .any(|(_, special)| *special == Special::Reserved);
                 shared.get(range).filter(|_| inside).ok_or_else(|| {
                     format!(
                         "{bytes} bytes at {offset:#x} of {} bytes of shared memory",
@@ -105,7 +110,7 @@ impl Machine {
     }
 
     /// The local bytes of a lane.
-    fn local(
+    pub(super) fn local(
         warp: &Warp,
         lane: usize,
         offset: u32,
@@ -137,10 +142,9 @@ impl Machine {
                     let mut all = [0u8; 128];
                     match target {
                         Target::Local(offset) => {
-                            all[..bytes].copy_from_slice(
-                                &warp.local[Self::local(warp, lane, offset, bytes)?],
-                            );
-                            self.check_loaded(lane, Place::Fill(0), size, &access.values);
+                            let range = Self::local(warp, lane, offset, bytes)?;
+                            all[..bytes].copy_from_slice(&warp.local[range.clone()]);
+                            self.check_loaded_local(lane, (offset, range), size, &access.values);
                         }
                         target => {
                             all[..bytes].copy_from_slice(self.bytes_of(warp, lane, target, bytes)?);
@@ -187,6 +191,15 @@ impl Machine {
             }
         }
         if access.order.strong {
+            let lane = active.trailing_zeros() as usize;
+            let address = Self::address_of(warp, &access.address, lane);
+            let target = self.target(warp, access.address.space, address);
+            if let (Ok(Target::Place(place)), Some(slot)) =
+                (target, access.values.iter().flatten().next())
+            {
+                let value = warp.lanes(*slot)[lane];
+                warp.look(active, Looked::Value(place, bytes as u32, value));
+            }
             Step::Poll
         } else {
             Step::Next
@@ -217,14 +230,19 @@ impl Machine {
                 .and_then(|target| match target {
                     Target::Local(offset) => {
                         let range = Self::local(warp, lane, offset, bytes)?;
-                        warp.local[range].copy_from_slice(&all[..bytes]);
+                        warp.local[range.clone()].copy_from_slice(&all[..bytes]);
+                        self.check_stored_local(lane, range, size, &access.values);
                         Ok(())
                     }
                     Target::Param(_) => Err("parameters, which are constant".into()),
                     Target::Place(place) => {
                         // Checks the range first: what a store says is about stores.
-                        self.bytes_of(warp, lane, target, bytes)?;
-                        self.check_access(lane, place, bytes, Use::Write, access.order);
+                        let old = self.bytes_of(warp, lane, target, bytes)?;
+                        let what = match *old == all[..bytes] {
+                            true => Use::Rewrite,
+                            false => Use::Write,
+                        };
+                        self.check_access(lane, place, bytes, what, access.order);
                         self.write_place(place, &all[..bytes], None)?;
                         self.check_stored(lane, place, size, &access.values);
                         Ok(())

@@ -3,9 +3,11 @@
 mod atomics;
 mod collective;
 mod copies;
+mod maps;
 mod memory;
 mod sync;
 mod tensor;
+mod wmma;
 
 pub(crate) use atomics::reduce_bytes;
 pub(crate) use copies::{SmallCopy, bulk_settled};
@@ -13,7 +15,7 @@ pub(crate) use tensor::IssuedWgmma;
 
 use crate::code::{Entry, Op, Slot};
 use crate::machine::{Fragment, Machine, Wait, Warp};
-use crate::memory::{PARAM_WINDOW, SHARED_WINDOW, window};
+use crate::memory::{Memory, PARAM_WINDOW, SHARED_WINDOW, value_of, window};
 use crate::ptx::ast::Space;
 use crate::report::FindingKind;
 
@@ -102,6 +104,13 @@ impl Machine {
                 self.exit(id, warp, at, active);
                 Step::Next
             }
+            Op::AssertFail(places) => {
+                let lane = active.trailing_zeros();
+                let message = Self::assertion(&self.memory, warp, lane as usize, places);
+                self.report(warp, pc, Some(lane), FindingKind::Trap, message);
+                self.exit(id, warp, at, active);
+                Step::Next
+            }
             op => {
                 let step = self.straight(id, warp, at, op, active);
                 if step != Step::Blocked {
@@ -110,6 +119,31 @@ impl Machine {
                 step
             }
         }
+    }
+
+    /// What an `assert` that failed says.
+    fn assertion(memory: &Memory, warp: &Warp, lane: usize, places: &[u32; 4]) -> String {
+        /// Longer texts are cut.
+        const MOST: usize = 200;
+        let value = |place: u32, bytes: usize| {
+            Self::local(warp, lane, place, bytes).map_or(0, |range| value_of(&warp.local[range]))
+        };
+        let text = |place: u32| {
+            let start = value(place, 8);
+            let bytes = (0..MOST as u64).map_while(|at| {
+                let byte = memory.read(start.wrapping_add(at), 1).ok()?[0];
+                (byte != 0).then_some(byte)
+            });
+            String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
+        };
+        let [what, file, line, function] = *places;
+        format!(
+            "assertion `{}` failed at {}:{}, in {}",
+            text(what),
+            text(file),
+            value(line, 4),
+            text(function)
+        )
     }
 
     fn branch_indexed(
@@ -175,6 +209,8 @@ impl Machine {
                 "the warp ends with products in flight".into(),
             );
         }
+        // With fewer threads the warp may have arrived at a barrier.
+        self.settle_gathered(warp, pc, None);
         // Whoever waited for these threads looks again.
         for fragment in &mut warp.fragments {
             if fragment.wait == Wait::Lanes {
@@ -382,6 +418,9 @@ impl Machine {
                 self.check_fence(*fence, active);
                 Step::Next
             }
+            Op::MapFence { .. } | Op::MapReplace { .. } | Op::MapCopy { .. } => {
+                self.tensor_maps(warp, at, op, active)
+            }
             Op::BlockBarrier { .. }
             | Op::WarpBarrier { .. }
             | Op::ClusterBarrier { .. }
@@ -405,10 +444,14 @@ impl Machine {
             | Op::WgmmaWait { .. }
             | Op::Wgmma(_)
             | Op::Mma { .. }
+            | Op::WmmaMove { .. }
+            | Op::WmmaProduct { .. }
             | Op::LoadMatrix { .. }
             | Op::StoreMatrix { .. }
             | Op::MoveMatrix { .. } => self.tensor(warp, at, op, active),
-            Op::Branch(_) | Op::BranchIndexed { .. } | Op::Exit | Op::Trap => Step::Next,
+            Op::Branch(_) | Op::BranchIndexed { .. } | Op::Exit | Op::Trap | Op::AssertFail(_) => {
+                Step::Next
+            }
         }
     }
 

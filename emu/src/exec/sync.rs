@@ -2,27 +2,27 @@
 
 use super::{Step, lanes};
 use crate::code::{BarrierReduce, Mbarrier as MbarrierCall, MbarrierOp, Op};
-use crate::machine::{MOST_ARRIVALS, Machine, Mbarrier, Place, Wait, Warp};
+use crate::machine::{Fragment, Looked, MOST_ARRIVALS, Machine, Mbarrier, Place, Wait, Warp};
 use crate::report::FindingKind;
 
 use super::memory::Target;
 
+/// The cluster's barrier, which has no number.
+const CLUSTER: u32 = u32::MAX;
+
 impl Machine {
     pub(super) fn synchronise(&mut self, warp: &mut Warp, at: usize, op: &Op, active: u32) -> Step {
         match op {
-            Op::WarpBarrier { mask } => {
-                let first = active.trailing_zeros() as usize;
-                let wanted = warp.lanes(*mask)[first] as u32 & warp.live;
-                if wanted & !warp.fragments[at].mask != 0 {
-                    warp.fragments[at].wait = Wait::Lanes;
-                    return Step::Blocked;
-                }
-                Step::Next
-            }
+            Op::WarpBarrier { mask } => match self.teams(warp, at, *mask, active) {
+                Some(_) => Step::Next,
+                None => Step::Blocked,
+            },
             Op::BlockBarrier { .. } => self.block_barrier(warp, at, op, active),
-            Op::ClusterBarrier { wait, relaxed, .. } => {
-                self.cluster_barrier(warp, at, *wait, *relaxed)
-            }
+            Op::ClusterBarrier {
+                wait,
+                relaxed,
+                aligned,
+            } => self.cluster_barrier(warp, at, (*wait, *relaxed, *aligned), active),
             Op::Mbarrier(call) => self.mbarrier(warp, at, call, active),
             _ => Step::Next,
         }
@@ -68,64 +68,119 @@ impl Machine {
             );
             return Step::Next;
         }
-        if let Some((kind, dst, _)) = reduce.filter(|_| std::mem::take(&mut warp.reducing)) {
-            self.barrier_result(warp, active, id, kind, dst);
+        let back = warp.reducing & active;
+        if let Some((kind, dst, ..)) = reduce.filter(|_| back != 0) {
+            // Others may have come to the instruction meanwhile.
+            self.leave_behind(warp, at, active & !back);
+            warp.reducing &= !back;
+            self.barrier_result(warp, back, id, kind, dst);
             return Step::Next;
         }
-        let block = self.block(warp.block);
-        let all = 32 * block.live;
-        let needed = match threads {
-            None => all,
-            Some(slot) => warp.lanes(*slot)[first] as u32,
-        };
-        if threads.is_some() && (needed == 0 || needed % 32 != 0 || needed > 1024) {
+        let needed = threads.map(|slot| warp.lanes(slot)[first] as u32);
+        if let Some(needed) = needed
+            && (needed == 0 || needed % 32 != 0 || needed > 1024)
+        {
             let message = format!("{needed} threads are no multiple of 32 up to 1024");
             self.report(warp, pc, Some(first as u32), FindingKind::Illegal, message);
             return Step::Next;
         }
-        let counted = reduce.map_or(0, |(_, _, pred)| {
+        let counted = reduce.map_or(0, |(_, _, pred, negated)| {
             lanes(active)
-                .filter(|&lane| warp.lanes(pred)[lane] != 0)
+                .filter(|&lane| (warp.lanes(pred)[lane] != 0) != negated)
                 .count() as u32
         });
-        let barrier = &mut self.block_mut(warp.block).named[id as usize];
-        let before = barrier.needed;
-        let (phase, fits) = (
-            barrier.phase,
-            barrier.arrived == 0 || barrier.needed == needed || threads.is_none(),
-        );
-        // A whole warp counts as 32, also with fewer threads.
-        barrier.arrived += 32;
-        barrier.needed = needed;
-        barrier.all = threads.is_none();
-        barrier.count += counted;
-        if !fits {
-            let message = format!(
-                "barrier {id} is joined with {needed} threads, others joined it with {before}"
-            );
-            self.report(warp, pc, Some(first as u32), FindingKind::Illegal, message);
+        let came = warp
+            .gathered
+            .named
+            .get(&id)
+            .map_or(0, |gathered| gathered.0);
+        if came & active != 0 {
+            // The rest of the warp has not been at the last one yet.
+            warp.fragments[at].wait = Wait::Lanes;
+            return Step::Blocked;
         }
+        let phase = self.block(warp.block).named[id as usize].phase;
         self.check_named(warp, at, id, *wait);
-        self.settle_named(warp.block);
+        let gathered = warp.gathered.named.entry(id).or_default();
+        *gathered = (came | active, gathered.1 + counted, needed);
+        self.settle_gathered(warp, pc, aligned.then_some(id));
         if !*wait {
             return Step::Next;
         }
-        if let Some((kind, dst, _)) = reduce {
-            if self.block(warp.block).named[id as usize].phase > phase {
+        let over = self.block(warp.block).named[id as usize].phase > phase;
+        match reduce {
+            Some((kind, dst, ..)) if over => {
                 self.barrier_result(warp, active, id, *kind, *dst);
                 return Step::Next;
             }
             // It comes back to this instruction for the result.
-            warp.reducing = true;
-            warp.fragments[at].wait = Wait::Barrier(id, phase);
-            return Step::Blocked;
+            Some(_) => warp.reducing |= active,
+            None if over => return Step::Next,
+            None => {}
         }
-        if self.block(warp.block).named[id as usize].phase > phase {
-            return Step::Next;
-        }
-        warp.fragments[at].pc += 1;
+        self.leave_behind(warp, at, warp.fragments[at].mask & !active);
+        warp.fragments[at].pc += u32::from(reduce.is_none());
         warp.fragments[at].wait = Wait::Barrier(id, phase);
         Step::Blocked
+    }
+
+    /// Parts threads from a fragment; they are where they were.
+    fn leave_behind(&mut self, warp: &mut Warp, at: usize, others: u32) {
+        let fragment = &mut warp.fragments[at];
+        if others == 0 || others == fragment.mask {
+            return;
+        }
+        fragment.mask &= !others;
+        let pc = fragment.pc;
+        warp.fragments.push(Fragment {
+            mask: others,
+            pc,
+            wait: Wait::Ready,
+        });
+    }
+
+    /// A warp arrives at the barriers to which all of its threads have come that have not ended.
+    /// At the barrier `aligned` it counts as a whole, whoever has come.
+    pub(super) fn settle_gathered(&mut self, warp: &mut Warp, pc: u32, aligned: Option<u32>) {
+        let all = 32 * self.block(warp.block).live;
+        let live = warp.live;
+        let complete = |id: u32, came: u32| live & !came == 0 || aligned == Some(id);
+        let ids: Vec<u32> = warp
+            .gathered
+            .named
+            .iter()
+            .filter(|(id, gathered)| complete(**id, gathered.0))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in ids {
+            let Some((came, counted, threads)) = warp.gathered.named.remove(&id) else {
+                continue;
+            };
+            let needed = threads.unwrap_or(all);
+            let barrier = &mut self.block_mut(warp.block).named[id as usize];
+            let before = barrier.needed;
+            let fits = barrier.arrived == 0 || before == needed || threads.is_none();
+            // A whole warp counts as 32, also with fewer threads.
+            barrier.arrived += 32;
+            barrier.needed = needed;
+            barrier.all = threads.is_none();
+            barrier.count += counted;
+            barrier.brought += came.count_ones();
+            if !fits {
+                let message = format!(
+                    "barrier {id} is joined with {needed} threads, others joined it with {before}"
+                );
+                let lane = came.trailing_zeros();
+                self.report(warp, pc, Some(lane), FindingKind::Illegal, message);
+            }
+            self.settle_named(warp.block);
+        }
+        if warp.gathered.cluster != 0 && complete(CLUSTER, warp.gathered.cluster) {
+            warp.gathered.cluster = 0;
+            let members = self.block(warp.block).cluster.clone();
+            self.clusters.entry(members[0]).or_default().arrived += 1;
+            self.settle_cluster(&members);
+        }
     }
 
     fn barrier_result(
@@ -159,8 +214,9 @@ impl Machine {
             if barrier.arrived > 0 && barrier.arrived >= needed {
                 barrier.phase += 1;
                 barrier.result = barrier.count;
-                barrier.result_of = barrier.arrived;
-                (barrier.arrived, barrier.needed, barrier.count) = (0, 0, 0);
+                barrier.result_of = barrier.brought;
+                (barrier.arrived, barrier.needed) = (0, 0);
+                (barrier.count, barrier.brought) = (0, 0);
                 any |= 1 << id;
             }
         }
@@ -170,31 +226,37 @@ impl Machine {
         }
     }
 
-    fn cluster_barrier(&mut self, warp: &mut Warp, at: usize, wait: bool, relaxed: bool) -> Step {
-        if !self.whole_warp(warp, at) {
+    fn cluster_barrier(
+        &mut self,
+        warp: &mut Warp,
+        at: usize,
+        (wait, relaxed, aligned): (bool, bool, bool),
+        active: u32,
+    ) -> Step {
+        if aligned && !self.whole_warp(warp, at) {
             return Step::Blocked;
         }
-        let members = self.block(warp.block).cluster.clone();
-        let (cluster, mask) = (members[0], warp.fragments[at].mask);
+        let first = self.block(warp.block).cluster[0];
         if wait {
             let phase = warp.cluster_phase;
             let over = self
                 .clusters
-                .get(&members[0])
+                .get(&first)
                 .is_none_or(|barrier| barrier.phase > phase);
-            self.checked(|check| check.wait_cluster(cluster, mask, over));
+            self.checked(|check| check.wait_cluster(first, active, over));
             if over {
                 return Step::Next;
             }
+            self.leave_behind(warp, at, warp.fragments[at].mask & !active);
             warp.fragments[at].pc += 1;
             warp.fragments[at].wait = Wait::Cluster(phase);
             return Step::Blocked;
         }
-        self.checked(|check| check.arrive_cluster(cluster, mask, relaxed));
-        let barrier = self.clusters.entry(members[0]).or_default();
-        warp.cluster_phase = barrier.phase;
-        barrier.arrived += 1;
-        self.settle_cluster(&members);
+        self.checked(|check| check.arrive_cluster(first, active, relaxed));
+        warp.cluster_phase = self.clusters.entry(first).or_default().phase;
+        warp.gathered.cluster |= active;
+        let pc = warp.fragments[at].pc;
+        self.settle_gathered(warp, pc, aligned.then_some(CLUSTER));
         Step::Next
     }
 
@@ -247,6 +309,7 @@ impl Machine {
                 Ok(Lane::Done) => {}
                 Ok(Lane::NotYet { suspend, phase }) => {
                     step = Step::Poll;
+                    warp.look(1 << lane, Looked::Mbarrier(place.0, place.1, phase));
                     if suspend {
                         blocked |= 1 << lane;
                         warp.fragments[at].wait = Wait::Mbarrier(place.0, place.1, phase);

@@ -94,6 +94,7 @@ impl Machine {
                     Err(message) => self.report(warp, pc, None, FindingKind::Illegal, message),
                 }
             }
+            Op::WmmaMove { .. } | Op::WmmaProduct { .. } => self.wmma(warp, at, op),
             Op::LoadMatrix { op, dst, address } => {
                 let addresses = std::array::from_fn(|lane| Self::address_of(warp, address, lane));
                 let mut places = Vec::new();
@@ -232,6 +233,6 @@ impl Machine {
     }
 }
 
-fn narrow(values: &[u64; 32]) -> [u32; 32] {
+pub(super) fn narrow(values: &[u64; 32]) -> [u32; 32] {
     values.map(|value| value as u32)
 }

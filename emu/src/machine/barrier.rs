@@ -13,6 +13,8 @@ pub struct NamedBarrier {
     pub phase: u64,
     /// Threads with a true predicate (reductions).
     pub count: u32,
+    /// Threads that brought one: fewer than have arrived where a warp is not full.
+    pub brought: u32,
     /// Result of the last reduction.
     pub result: u32,
     /// Threads that took part in the last reduction.

@@ -354,7 +354,9 @@ impl Machine {
             wgmma_open: Vec::new(),
             polls: (0, 0),
             polled: 0,
-            reducing: false,
+            looked: Vec::new(),
+            reducing: 0,
+            gathered: super::Gathered::default(),
             entry,
         };
         let id = self
@@ -412,7 +414,9 @@ impl Machine {
             }
             Special::DynamicSharedSize => launch.dynamic_shared,
             Special::TotalSharedSize => launch.entry.dynamic_shared + launch.dynamic_shared,
-            Special::Zero => 0,
+            Special::SharedStart => SHARED_START,
+            Special::IsExplicitCluster => u32::from(volume(launch.cluster) > 1),
+            Special::Zero | Special::Reserved => 0,
             Special::WarpSize => 32,
         };
         value.into()

@@ -327,7 +327,10 @@ impl Machine {
         };
         match reduce {
             None => target.copy_from_slice(bytes),
-            Some((op, number, size)) => crate::exec::reduce_bytes(target, bytes, op, number, size)?,
+            Some((op, number, size)) => {
+                let in_global = matches!(to, Place::Global(_));
+                crate::exec::reduce_bytes(target, bytes, op, number, size, in_global)?;
+            }
         }
         if let Place::Shared(..) = to {
             self.mark_written(to, bytes.len(), true);

@@ -192,6 +192,26 @@ pub(crate) struct BulkGroups {
     pub open: VecDeque<(u64, u32, u32)>,
 }
 
+/// What a thread looked at, for reports of those who wait for ever.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Looked {
+    /// A phase of an mbarrier: of which block, where, which phase.
+    Mbarrier(usize, u32, u64),
+    /// Some bytes, and their value.
+    Value(Place, u32, u64),
+}
+
+/// Arrivals of a warp whose threads come to a barrier on their own, one part after another: the
+/// warp has arrived when the last of its threads has (PTX ISA, "barrier").
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gathered {
+    /// For a named barrier: who has come, how many true predicates they brought, and how many
+    /// threads the barrier waits for (`None` for all).
+    pub named: BTreeMap<u32, (u32, u32, Option<u32>)>,
+    /// Who has come to the cluster's barrier.
+    pub cluster: u32,
+}
+
 /// 32 threads.
 #[derive(Debug)]
 pub(crate) struct Warp {
@@ -216,14 +236,27 @@ pub(crate) struct Warp {
     pub polls: (u64, u32),
     /// Threads that have polled since then.
     pub polled: u32,
-    /// Whether it has arrived at a barrier with a reduction, and waits for the result.
-    pub reducing: bool,
+    /// What its threads last looked at that others change.
+    pub looked: Vec<(u32, Looked)>,
+    /// Threads that have arrived at a barrier with a reduction, and wait for the result.
+    pub reducing: u32,
+    /// Threads that have arrived at barriers where the rest of the warp has not.
+    pub gathered: Gathered,
     pub entry: Arc<Entry>,
     /// Its number in the checker.
     pub checked: u32,
 }
 
 impl Warp {
+    /// Notes what threads looked at, in place of what they looked at before.
+    pub fn look(&mut self, threads: u32, at: Looked) {
+        for (of, _) in &mut self.looked {
+            *of &= !threads;
+        }
+        self.looked.retain(|(of, _)| *of != 0);
+        self.looked.push((threads, at));
+    }
+
     pub fn lanes(&self, slot: Slot) -> &[u64; 32] {
         &self.registers[slot as usize]
     }

@@ -1,6 +1,6 @@
 //! Which warp runs next, and what happens when none can.
 
-use super::{Machine, Wait, Warp};
+use super::{Looked, Machine, Place, Wait, Warp};
 use crate::exec::Step;
 use crate::report::{Finding, FindingKind};
 
@@ -346,7 +346,8 @@ impl Machine {
                         fragment.mask,
                         match (fragment.wait, kind) {
                             (Wait::Ready, FindingKind::Limit) => "runs".into(),
-                            (wait, _) => self.describe(wait),
+                            (Wait::Ready, _) => self.describe_poll(warp, fragment.mask),
+                            (wait, _) => self.describe(warp, wait),
                         }
                     ));
                 }
@@ -367,12 +368,45 @@ impl Machine {
         Outcome::Stopped
     }
 
-    fn describe(&self, wait: Wait) -> String {
+    /// What threads poll, and what they saw last.
+    fn describe_poll(&self, warp: &Warp, mask: u32) -> String {
+        let looked = warp.looked.iter().find(|(of, _)| of & mask != 0);
+        match looked {
+            None => "polls".into(),
+            Some((_, Looked::Mbarrier(block, at, phase))) => {
+                self.describe(warp, Wait::Mbarrier(*block, *at, *phase))
+            }
+            Some((_, Looked::Value(place, bytes, value))) => {
+                let place = match place {
+                    Place::Shared(_, at) => format!("shared memory at {at:#x}"),
+                    Place::Global(at) => format!("device memory at {at:#x}"),
+                    Place::Fill(_) => "memory".into(),
+                };
+                format!("polls {bytes} bytes of {place}, which were last {value:#x}")
+            }
+        }
+    }
+
+    fn describe(&self, warp: &Warp, wait: Wait) -> String {
         match wait {
             Wait::Ready => "polls".into(),
             Wait::Lanes => "waits for the rest of its warp".into(),
-            Wait::Barrier(id, _) => format!("waits at barrier {id}"),
-            Wait::Cluster(_) => "waits at the cluster's barrier".into(),
+            Wait::Barrier(id, _) => {
+                let barrier = &self.block(warp.block).named[id as usize];
+                let (arrived, needed) = (barrier.arrived, barrier.needed);
+                format!("waits at barrier {id}, where {arrived} of {needed} threads have arrived")
+            }
+            Wait::Cluster(_) => {
+                let members = &self.block(warp.block).cluster;
+                let live: u32 = members.iter().map(|&member| self.block(member).live).sum();
+                let arrived = self
+                    .clusters
+                    .get(&members[0])
+                    .map_or(0, |barrier| barrier.arrived);
+                format!(
+                    "waits at the cluster's barrier, where {arrived} of {live} warps have arrived"
+                )
+            }
             Wait::Mbarrier(block, at, phase) => {
                 let bar = self.blocks[block]
                     .as_ref()

@@ -133,6 +133,12 @@ impl Memory {
         }
     }
 
+    /// Whether an address lies in constant memory.
+    pub(crate) fn is_constant(&self, address: u64) -> bool {
+        self.region(address)
+            .is_some_and(|(_, region)| region.read_only)
+    }
+
     /// Bytes allocated on a GPU.
     pub fn used(&self, gpu: usize) -> u64 {
         self.regions

@@ -103,12 +103,17 @@ impl Lexer<'_> {
         Ok(Some((token, line)))
     }
 
-    /// A name; `::` joins parts of a modifier, as in `mbarrier::complete_tx::bytes`.
+    /// A name; `::` joins parts of a modifier, as in `mbarrier::complete_tx::bytes`. Directives
+    /// end at the next dot: `.reg.b32` are two.
     fn word(&mut self) -> Token {
-        let mut len = 0;
         let bytes = self.rest.as_bytes();
+        let directive = bytes[0] == b'.';
+        let mut len = 1;
         loop {
-            while len < bytes.len() && is_name(bytes[len] as char) {
+            while len < bytes.len()
+                && is_name(bytes[len] as char)
+                && !(directive && bytes[len] == b'.')
+            {
                 len += 1;
             }
             let joined = bytes[len..].starts_with(b"::")

@@ -103,7 +103,12 @@ impl Parser {
             None
         };
         let line = self.line();
-        let opcode = self.word()?;
+        let mut opcode = self.word()?;
+        // White space may part a name: `ld.global .u32`.
+        while let Some(part) = self.peek_word().filter(|word| word.starts_with('.')) {
+            opcode += part;
+            self.at += 1;
+        }
         let mut operands = Vec::new();
         while !self.take_mark(';') {
             operands.push(self.operand()?);

@@ -301,6 +301,11 @@ impl ScalarOp {
         self.op == Op::Mov
     }
 
+    /// Whether it puts bits of one operand among those of another, as for bit fields.
+    pub(crate) fn is_merge(&self) -> bool {
+        matches!(self.op, Op::Or | Op::Bfi)
+    }
+
     /// Whether its third operand, a predicate, chooses one of the first two.
     pub(crate) fn is_selection(&self) -> bool {
         self.op == Op::Selp

@@ -11,7 +11,9 @@
 //! | [`product`] | how a tensor core sums |
 //! | [`wgmma`] | `wgmma.mma_async` |
 //! | [`mma`] | `mma.sync` |
+//! | [`wmma`] | `wmma.load`, `wmma.mma`, `wmma.store` |
 //! | [`matrix`] | `ldmatrix`, `stmatrix`, `movmatrix` |
+//! | [`map`] | the bytes of a tensor map, and replacing its fields |
 //! | [`tma`] | tensor maps, boxes and where each byte of a box lies |
 //! | [`reduce`] | the reductions of `cp.reduce.async.bulk` |
 //!
@@ -24,6 +26,7 @@
 //! 61-63) that yields the same [`descriptor::Layout`], and its rows in [`isa`].
 
 pub mod descriptor;
+pub mod map;
 pub mod matrix;
 pub mod mma;
 pub mod number;
@@ -33,6 +36,7 @@ pub mod reduce;
 pub mod swizzle;
 pub mod tma;
 pub mod wgmma;
+pub mod wmma;
 
 #[cfg(test)]
 mod tests;
@@ -43,6 +47,7 @@ mod tests;
 pub fn isa() -> Vec<(String, String)> {
     let mut rows = wgmma::isa();
     rows.extend(mma::isa());
+    rows.extend(wmma::isa());
     rows.extend(matrix::isa());
     rows.extend(reduce::isa());
     rows.extend(tma::isa());

@@ -7,8 +7,7 @@
 //! reduction with a negative start coordinate raised an illegal instruction on an H200
 //! (measured), so it is an error here.
 //!
-//! The 128 bytes are an encoding of this crate's own; NVIDIA's is opaque. It carries a magic
-//! and a checksum, so that anything else is recognised.
+//! Its 128 bytes are those of [`super::map`].
 
 use super::swizzle::Swizzle;
 
@@ -48,7 +47,7 @@ pub enum Dtype {
 }
 
 /// Types, names, bytes, and the bits that fill when NaN is asked for (0 for integers).
-const DTYPES: [(Dtype, &str, usize, u64); 10] = [
+pub(super) const DTYPES: [(Dtype, &str, usize, u64); 10] = [
     (Dtype::U8, "u8", 1, 0),
     (Dtype::U16, "u16", 2, 0),
     (Dtype::U32, "u32", 4, 0),
@@ -216,7 +215,7 @@ impl TensorMap {
     }
 
     /// Dimensions beyond the rank don't count: gives them the values of the encoding.
-    fn normalise(&mut self) {
+    pub(super) fn normalise(&mut self) {
         self.strides[0] = self.dtype.bytes() as u64;
         for d in self.rank.clamp(1, 5)..5 {
             self.dims[d] = 1;
@@ -414,81 +413,6 @@ impl TensorMap {
             *byte = *value;
         }
     }
-
-    /// The map in 128 bytes.
-    #[must_use]
-    pub fn to_bytes(&self) -> [u8; BYTES] {
-        let mut bytes = [0; BYTES];
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..16].copy_from_slice(&self.base.to_le_bytes());
-        for d in 0..5 {
-            bytes[16 + 8 * d..24 + 8 * d].copy_from_slice(&self.dims[d].to_le_bytes());
-            bytes[96 + 2 * d..98 + 2 * d].copy_from_slice(&(self.tile[d] as u16).to_le_bytes());
-            bytes[106 + d] = self.element_strides[d] as u8;
-        }
-        for d in 1..5 {
-            bytes[48 + 8 * d..56 + 8 * d].copy_from_slice(&self.strides[d].to_le_bytes());
-        }
-        bytes[111] = self.dtype as u8;
-        bytes[112] = self.rank as u8;
-        bytes[113] = self.swizzle.bits() as u8;
-        bytes[114] = (self.fill == Fill::Nan) as u8;
-        let sum = checksum(&bytes);
-        bytes[120..].copy_from_slice(&sum.to_le_bytes());
-        bytes
-    }
-
-    /// The map of 128 bytes, or why they aren't one (or not a legal one).
-    pub fn from_bytes(bytes: &[u8; BYTES]) -> Result<TensorMap, String> {
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(word)
-        };
-        if &bytes[..8] != MAGIC {
-            return Err("these 128 bytes are no tensor map".into());
-        }
-        if word(120) != checksum(bytes) {
-            return Err("a tensor map whose bytes were changed (checksum)".into());
-        }
-        let dtype = DTYPES
-            .get(usize::from(bytes[111]))
-            .ok_or("tensor map: no such type")?
-            .0;
-        let swizzle = Swizzle::ALL.get(usize::from(bytes[113]));
-        let swizzle = *swizzle.ok_or("tensor map: no such swizzle")?;
-        let mut map = TensorMap {
-            dtype,
-            rank: usize::from(bytes[112]),
-            base: word(8),
-            dims: std::array::from_fn(|d| word(16 + 8 * d)),
-            strides: std::array::from_fn(|d| if d == 0 { 0 } else { word(48 + 8 * d) }),
-            tile: std::array::from_fn(|d| {
-                u32::from(u16::from_le_bytes([bytes[96 + 2 * d], bytes[97 + 2 * d]]))
-            }),
-            element_strides: std::array::from_fn(|d| u32::from(bytes[106 + d])),
-            swizzle,
-            fill: if bytes[114] == 0 {
-                Fill::Zero
-            } else {
-                Fill::Nan
-            },
-        };
-        map.normalise();
-        map.validate()?;
-        Ok(map)
-    }
-}
-
-const MAGIC: &[u8; 8] = b"mok-tmap";
-
-/// FNV-1a of everything before the checksum.
-fn checksum(bytes: &[u8; BYTES]) -> u64 {
-    bytes[..120]
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        })
 }
 
 /// Iterator over the runs of a box.

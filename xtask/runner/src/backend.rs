@@ -7,7 +7,7 @@ use mok::{Device, EmulatorConfig, Error};
 /// What the caller asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// The GPU if there is one that kernels are built for, else none.
+    /// The GPU if there is one that kernels are built for, else the emulator.
     Auto,
     /// The GPU; an error if there is none.
     Cuda,
@@ -20,19 +20,21 @@ pub enum Backend {
 impl Backend {
     /// The device, or `None` for host checks only.
     pub fn open(self, ordinal: usize) -> Result<Option<Device>> {
-        if self == Backend::None {
-            return Ok(None);
-        }
-        if self == Backend::Emulator {
-            return Ok(Some(Device::emulated(EmulatorConfig::default())?));
-        }
-        match device(ordinal) {
-            Ok(device) => Ok(Some(device)),
-            Err(error) if self == Backend::Auto && is_absence(&error) => {
-                eprintln!("no GPU is used: {error}");
-                Ok(None)
-            }
-            Err(error) => Err(error.into()),
+        match self {
+            Backend::None => Ok(None),
+            Backend::Emulator => Ok(Some(emulated()?)),
+            Backend::Cuda => Ok(Some(device(ordinal)?)),
+            Backend::Auto => match device(ordinal) {
+                Ok(device) => Ok(Some(device)),
+                Err(error) if is_absence(&error) => {
+                    eprintln!(
+                        "no GPU is used: {error}\nthe emulator executes the kernels on this CPU \
+                         instead: keep shapes small"
+                    );
+                    Ok(Some(emulated()?))
+                }
+                Err(error) => Err(error.into()),
+            },
         }
     }
 }
@@ -66,6 +68,10 @@ pub fn driver(device: &Device) -> String {
 
 fn is_version(word: &str) -> bool {
     word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok())
+}
+
+fn emulated() -> mok::Result<Device> {
+    Device::emulated(EmulatorConfig::default())
 }
 
 fn device(ordinal: usize) -> mok::Result<Device> {

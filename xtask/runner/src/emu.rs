@@ -6,10 +6,11 @@ mod job;
 mod report;
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use mok_emu::machine::{Completion, Config};
 
 use argument::Argument;
@@ -23,11 +24,12 @@ use report::Report;
 ///   in=PATH               the address of a buffer with that file's bytes
 ///   inout=PATH:OUTPATH    the same; afterwards its bytes go to OUTPATH
 ///   out=BYTES:OUTPATH     the address of so many zeros; afterwards to OUTPATH
-///   i32= u32= i64= u64= f32=   a number (integers also as 0x...)
+///   i32= u32= i64= u64= f32= f64=   a number (integers also as 0x...)
 ///   null                  a null pointer
 ///   hex=00ff...           any other parameter, byte by byte
 ///   map=PATH:DTYPE:DIMS:STRIDES:BOX:SWIZZLE   a tensor map over a file's bytes
 ///   mapout=BYTES,OUTPATH:DTYPE:DIMS:STRIDES:BOX:SWIZZLE   over zeros, afterwards to OUTPATH
+///   pmap= pmapout=        the same two, where the parameter is the address of a map in device memory
 ///
 /// DTYPE is bf16, f16, f32, u8, ...; DIMS and BOX are elements, innermost first, with commas;
 /// STRIDES are bytes from the second dimension on (none: packed); SWIZZLE is none, 32, 64 or 128.
@@ -80,10 +82,15 @@ pub struct Args {
     /// Run with each of the seeds 0 to N - 1, each on a fresh machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// How unkindly it is scheduled: random; asynchronous work early or late; blocks in reverse;
-    /// starved=N, warp N of each block last; held=N, so many SMs busy with something else
-    #[arg(long, default_value = "random", value_parser = Mode::parse)]
-    mode: Mode,
+    /// How unkindly it is scheduled, one or several with commas: random; asynchronous work early
+    /// or late; blocks in reverse; starved=N, warp N of each block last; held=N, so many SMs busy
+    /// with something else
+    #[arg(long, value_name = "MODE[,MODE...]", default_value = "random", value_parser = Modes::parse)]
+    mode: Modes,
+    /// Whether races, proxies, values that nobody wrote and registers of products in flight are
+    /// checked; off is faster, and still finds what cannot be executed
+    #[arg(long, value_enum, default_value_t = Check::On)]
+    check: Check,
     /// Streaming multiprocessors
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     sms: u32,
@@ -97,6 +104,9 @@ pub struct Args {
     #[arg(long)]
     isa: bool,
 }
+
+/// What a run has to report after its time.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Extents along x, y and z.
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +130,48 @@ fn dims(text: &str, most: [u32; 3]) -> Result<Dims, String> {
             .ok_or_else(|| format!("`{part}` along {axis} is not 1 to {most}"))?;
     }
     Ok(Dims(dims))
+}
+
+/// Whether the checker runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Check {
+    On,
+    Off,
+}
+
+/// Adversaries together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Modes(Vec<Mode>);
+
+impl Modes {
+    fn parse(text: &str) -> Result<Modes, String> {
+        let modes: Vec<Mode> = text.split(',').map(Mode::parse).collect::<Result<_, _>>()?;
+        for (at, mode) in modes.iter().enumerate() {
+            if let Some(other) = modes[..at].iter().find(|other| other.excludes(*mode)) {
+                return Err(format!("it is {other} or {mode}, not both"));
+            }
+        }
+        Ok(Modes(modes))
+    }
+
+    fn configure(&self, config: &mut Config) {
+        self.0.iter().for_each(|mode| mode.configure(config));
+    }
+
+    /// SMs that something else has.
+    fn held(&self) -> Option<u32> {
+        self.0.iter().find_map(|mode| match mode {
+            Mode::Held(sms) => Some(*sms),
+            _ => None,
+        })
+    }
+}
+
+impl std::fmt::Display for Modes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<String> = self.0.iter().map(Mode::to_string).collect();
+        f.write_str(&names.join(","))
+    }
 }
 
 /// An adversary.
@@ -155,6 +207,13 @@ impl Mode {
             ("held", _) => count(1023).map(Mode::Held),
             _ => Err(known.into()),
         }
+    }
+
+    /// Whether both say the same thing, differently.
+    fn excludes(self, other: Mode) -> bool {
+        let completes = |mode| matches!(mode, Mode::Random | Mode::Early | Mode::Late);
+        completes(self) && completes(other)
+            || std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
 
     fn configure(self, config: &mut Config) {
@@ -195,7 +254,12 @@ pub fn run(args: &Args) -> Result<bool> {
         return isa::print(args.json).map(|()| true);
     }
     let timeout = Duration::from_secs(args.timeout);
-    match Job::new(args).and_then(|job| job.run(timeout)) {
+    let reporting = Arc::new(Mutex::new(()));
+    end_late(timeout, args.json, reporting.clone());
+    let result = Job::new(args).and_then(|job| job.run(timeout));
+    // Never given back: whoever has it reports.
+    std::mem::forget(reporting.lock());
+    match result {
         Ok(report) => {
             report.print(args.json)?;
             Ok(report.passed())
@@ -207,6 +271,25 @@ pub fn run(args: &Args) -> Result<bool> {
             Err(error)
         }
     }
+}
+
+/// Ends the process when the time has long been over: runs look at the clock themselves, what
+/// comes before and after them does not.
+fn end_late(timeout: Duration, json: bool, reporting: Arc<Mutex<()>>) {
+    std::thread::spawn(move || {
+        std::thread::sleep(timeout.saturating_add(GRACE));
+        let _reporting = reporting.lock();
+        let seconds = timeout.as_secs();
+        let error = anyhow::anyhow!(
+            "stopped after {seconds} seconds (--timeout), before or after the kernel ran"
+        );
+        if json {
+            // Standard output is gone if this fails; the exit status still tells.
+            let _ = Report::failed(&error).print(true);
+        }
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    });
 }
 
 #[cfg(test)]
@@ -222,9 +305,23 @@ mod tests {
 
     #[test]
     fn modes_and_extents_are_read() {
-        for mode in ["random", "early", "late", "reverse", "starved=3", "held=1"] {
-            assert_eq!(Mode::parse(mode).unwrap().to_string(), mode);
+        for mode in [
+            "random",
+            "early",
+            "late",
+            "reverse",
+            "starved=3",
+            "held=1",
+            "late,reverse,starved=0,held=2",
+        ] {
+            assert_eq!(Modes::parse(mode).unwrap().to_string(), mode);
         }
+        let mut config = Config::default();
+        Modes::parse("reverse,late,held=2,starved=1")
+            .unwrap()
+            .configure(&mut config);
+        assert!(config.reverse && config.completion == Completion::Late);
+        assert_eq!((config.held_sms, config.starved_warp), (2, Some(1)));
         for mode in [
             "",
             "slow",
@@ -233,8 +330,12 @@ mod tests {
             "starved=x",
             "held=-1",
             "starved=32",
+            "late,",
+            "late,early",
+            "reverse,reverse",
+            "held=1,held=2",
         ] {
-            assert!(Mode::parse(mode).is_err(), "{mode}");
+            assert!(Modes::parse(mode).is_err(), "{mode}");
         }
         assert_eq!(dims("5,2", [8; 3]).unwrap().0, [5, 2, 1]);
         for text in ["", "0", "9", "1,2,3,4", "1,,2", "-1", "4294967296"] {

@@ -17,9 +17,9 @@ use crate::shape::{Data, Numbers, Shape};
 
 /// Run the grouped GEMM in its three forms, and compare it with the oracle
 ///
-/// On a GPU: forward, dgrad and wgrad with every sink, on a small shape, against f64 sums with
-/// and without the sink's rounding, with NaN wherever no result may look. With no GPU: what the
-/// host can check, and `backend: none`.
+/// Forward, dgrad and wgrad with every sink, on a small shape, against f64 sums with and without
+/// the sink's rounding, with NaN wherever no result may look: on a GPU, or with none in the
+/// emulator, whose checker must find nothing. It says which it used (`backend`).
 #[derive(Parser, Debug)]
 #[command(after_help = "\
 Examples:
@@ -27,6 +27,8 @@ Examples:
   cargo xtask run --json
   cargo xtask run --groups 1000,0,24,3000 --n 4096 --k 7168 --sample 256
   cargo xtask run --backend cuda --sink add-f32 --seed 7
+  cargo xtask run --backend emulator         though there is a GPU
+  cargo xtask run --backend none             only what the host can check
 
 Exit status: 0 if every check passed, 1 if one failed, 2 if it could not run.")]
 pub struct Args {

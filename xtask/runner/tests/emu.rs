@@ -211,9 +211,51 @@ fn seeds_are_reported_one_by_one_and_replayed() {
 }
 
 #[test]
+fn the_checker_can_be_off() {
+    let folder = TempDir::new().unwrap();
+    let line = "--entry last_come --grid 2 --block 1 --arg out=4:last --json";
+    let report = object(&emu(&folder, "faults.ptx", line));
+    assert_eq!(report["findings"][0]["kind"], "race", "{report}");
+    assert_eq!(report["launch"]["checked"], true);
+    let output = emu(&folder, "faults.ptx", &format!("{line} --check off"));
+    let report = object(&output);
+    assert!(output.status.success(), "{report}");
+    assert_eq!(report["launch"]["checked"], false);
+    let replay = report["runs"][0]["replay"].as_str().unwrap();
+    assert!(replay.contains(" --check off "), "{replay}");
+}
+
+#[test]
+fn a_tensor_map_can_lie_in_device_memory() {
+    let folder = TempDir::new().unwrap();
+    let tensor = bytes((0..64u32 * 32).map(|i| (i as u16).to_le_bytes()));
+    fs::write(folder.path().join("a"), &tensor).unwrap();
+    let map = "bf16:64,32::64,32:128";
+    let line = format!(
+        "--entry through_pointers --grid 1 --block 32 --shared 5120 --arg pmap=a:{map} --arg pmapout=4096,d:{map}"
+    );
+    let output = emu(&folder, "pointers.ptx", &line);
+    assert!(
+        output.status.success(),
+        "{}{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    assert!(fs::read(folder.path().join("d")).unwrap() == tensor);
+}
+
+#[test]
 fn every_mode_runs() {
     let folder = operands();
-    for mode in ["random", "early", "late", "reverse", "starved=0", "held=3"] {
+    for mode in [
+        "random",
+        "early",
+        "late",
+        "reverse",
+        "starved=0",
+        "held=3",
+        "reverse,late,starved=1,held=2",
+    ] {
         let output = emu(&folder, "add.ptx", &format!("{ADD} --mode {mode} --seed 7"));
         assert!(output.status.success(), "{mode}: {}", text(&output.stderr));
     }
@@ -272,6 +314,12 @@ fn mistakes_are_explained_and_still_one_object() {
         ("add.ptx", &format!("{ADD} --mode odd"), &["starved=N"]),
         (
             "add.ptx",
+            &format!("{ADD} --mode late,early"),
+            &["late or early, not both"],
+        ),
+        ("add.ptx", &format!("{ADD} --check maybe"), &["on, off"]),
+        (
+            "add.ptx",
             &format!("{ADD} --cluster 4"),
             &["no multiple of clusters of 4"],
         ),
@@ -325,6 +373,9 @@ fn the_table_of_instructions() {
     assert!(output.status.success());
     let table = text(&output.stdout);
     for name in [
+        "\n* .shared{::(cta|cluster)} ",
+        "\n* %cluster_ctarank\n",
+        "\n* %tid.(x|y|z)\n",
         "\n  add ",
         "\n  ld{",
         "\n  mbarrier.",

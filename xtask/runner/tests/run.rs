@@ -144,6 +144,29 @@ fn the_verdict_on_the_kernels_is_a_check() {
     }
 }
 
+/// A machine of which no driver can be seen has the emulator, and says so.
+#[test]
+fn with_no_gpu_the_kernels_run_in_the_emulator() {
+    let groups = ["--groups", "3,0,2", "--n", "16", "--k", "16"];
+    for backend in ["auto", "emulator"] {
+        let mut command =
+            command(&[&["run", "--json", "--backend", backend], &groups[..]].concat());
+        // A driver that is there shows no device then.
+        command.env("CUDA_VISIBLE_DEVICES", "");
+        let output = command.output().unwrap();
+        let report = report(&output);
+        assert!(output.status.success(), "{report}");
+        assert_eq!(report["backend"], "emulator");
+        assert_eq!(report["arch"], "sm_90a");
+        let checks = report["checks"].as_array().unwrap();
+        let named = |name| checks.iter().any(|check| check["name"] == name);
+        assert!(named("forward.exact.whole") && named("wgrad.add_f32.rounded.row"));
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(told.contains("no GPU is used"), backend == "auto", "{told}");
+        assert!(told.contains("PTX"), "{told}");
+    }
+}
+
 #[test]
 fn the_table_says_which_backend() {
     let output = runner(&["run", "--backend", "none"]);

@@ -1,6 +1,7 @@
 //! Planted faults, each with a twin that is right.
 
 mod copies;
+mod maps;
 mod products;
 mod speed;
 mod threads;

@@ -141,12 +141,11 @@ fn a_cluster_meets() {
 fn an_mbarrier_is_initialised_before_it_is_used() {
     let right = Plant::new(
         "mov.u32 %r2, smem;\nsetp.ne.u32 %p0, %r0, 0;\n@%p0 bra $over;\nmbarrier.init.shared.b64 [%r2], 64;\n$over:\n\
-         bar.sync 0;\nst.shared.u32 [%r2+64], 1;\n",
+         bar.sync 0;\nst.shared.u32 [%r2+64], %r0;\n",
     );
-    // All write the same word: a race whatever they write.
     right.finds(Race, "st.shared.u32");
     let right = right.with(
-        "st.shared.u32 [%r2+64], 1;\n",
+        "st.shared.u32 [%r2+64], %r0;\n",
         "shl.b32 %r3, %r0, 2;\nadd.u32 %r3, %r3, %r2;\nst.shared.u32 [%r3+64], 1;\nmbarrier.arrive.shared.b64 %rd3, [%r2];\n\
          $wait:\nmbarrier.try_wait.parity.shared.b64 %p1, [%r2], 0;\n@!%p1 bra $wait;\nld.shared.u32 %r4, [%r2+64];\nld.shared.u32 %r4, [%r2+192];\n",
     );
@@ -157,6 +156,26 @@ fn an_mbarrier_is_initialised_before_it_is_used() {
             "mbarrier.arrive.relaxed.cta.shared",
         )
         .finds(Race, "ld.shared.u32 %r4");
+}
+
+#[test]
+fn one_store_of_one_value_by_many_threads_is_no_race() {
+    let right = Plant::new(
+        "mov.u32 %r2, smem;\nst.shared.u32 [%r2+64], 7;\nbar.sync 0;\nld.shared.u32 %r4, [%r2+64];\n",
+    );
+    right.clean();
+    // Two values, two stores, a read before the barrier, other blocks: each is one.
+    right.with("], 7", "], %r0").finds(Race, "st.shared.u32");
+    right
+        .with(
+            "st.shared.u32 [%r2+64], 7;\n",
+            "setp.lt.u32 %p0, %r0, 32;\n@%p0 st.shared.u32 [%r2+64], 7;\n@!%p0 st.shared.u32 [%r2+64], 7;\n",
+        )
+        .finds(Race, "st.shared.u32");
+    right.without("bar.sync 0;\n").finds(Race, "shared.u32");
+    Plant::new("st.global.u32 [%rd0], 7;\n")
+        .blocks(2)
+        .finds(Race, "st.global.u32");
 }
 
 #[test]

@@ -93,3 +93,52 @@ fn bulk_stores_store_what_was_written() {
         .with("[%rd0], [%r2], 16", "[%rd0], [%r2], 32")
         .finds(Uninitialised, "cp.async.bulk.global");
 }
+
+#[test]
+fn padding_is_copied_and_not_computed_with() {
+    // A structure of a byte, a word and a double: written member by member, copied in words.
+    let right = Plant::new(
+        "mov.u32 %r2, smem;\nmul.lo.u32 %r3, %r0, 16;\nadd.u32 %r3, %r3, %r2;\nst.shared.u8 [%r3], %r0;\nst.shared.u16 [%r3+8], %r0;\n\
+         bar.sync 0;\nld.shared.v4.u32 {%r4, %r5, %r6, %r7}, [%r3];\nmov.b32 %r8, %r5;\nmul.wide.u32 %rd2, %r0, 16;\nadd.u64 %rd2, %rd2, %rd1;\n\
+         st.global.v4.u32 [%rd2], {%r4, %r8, %r6, %r7};\n",
+    );
+    right.clean();
+    right
+        .with("mov.b32 %r8, %r5", "add.u32 %r8, %r5, 1")
+        .finds(Uninitialised, "st.global.v4.u32");
+    right
+        .with("v4.u32 {%r4, %r5, %r6, %r7}, [%r3]", "u32 %r5, [%r3+4]")
+        .with(
+            "st.global.v4.u32 [%rd2], {%r4, %r8, %r6, %r7}",
+            "st.global.u32 [%rd2], %r8",
+        )
+        .clean();
+    // Nothing around it was written: no structure.
+    right
+        .without("st.shared.u8 [%r3], %r0;\n")
+        .without("st.shared.u16 [%r3+8], %r0;\n")
+        .finds(Uninitialised, "st.global.v4.u32");
+}
+
+#[test]
+fn local_memory_starts_unwritten() {
+    let right = Plant::new(
+        ".local .align 8 .b8 own[64];\nmov.u64 %rd2, own;\ncvta.local.u64 %rd3, %rd2;\nst.local.u32 [own+8], %r0;\n\
+         ld.u32 %r4, [%rd3+8];\nadd.u32 %r4, %r4, 1;\nmul.wide.u32 %rd4, %r0, 4;\nadd.u64 %rd4, %rd4, %rd1;\nst.global.u32 [%rd4], %r4;\n",
+    );
+    right.clean();
+    for wrong in [
+        right.with("[%rd3+8]", "[%rd3+16]"),
+        right.without("st.local.u32 [own+8], %r0;\n"),
+    ] {
+        wrong.finds(Uninitialised, "st.global.u32");
+    }
+    // An argument that the caller left out.
+    let call = Plant::new(
+        "{.param .b32 a;\nst.param.b32 [a], %r0;\n{.reg .b32 t;\nld.param.b32 t, [a];\nmov.b32 %r4, t;\n}\n}\nadd.u32 %r4, %r4, 1;\n\
+         mul.wide.u32 %rd4, %r0, 4;\nadd.u64 %rd4, %rd4, %rd1;\nst.global.u32 [%rd4], %r4;\n",
+    );
+    call.clean();
+    call.without("st.param.b32 [a], %r0;\n")
+        .finds(Uninitialised, "st.global.u32");
+}

@@ -10,6 +10,17 @@ use crate::ptx::ast::{self, Function, Operand, Space, Statement, Variable};
 
 /// The label of a function's end, which no file can spell.
 const END: &str = "the end";
+/// What a failed `assert` calls: the one function of CUDA's system that is emulated.
+const ASSERT: &str = "__assertfail";
+/// Others, which are not.
+const SYSTEM: [&str; 6] = [
+    "vprintf",
+    "malloc",
+    "free",
+    "cudaGetParameterBufferV2",
+    "cudaLaunchDeviceV2",
+    "cudaCGSynchronizeGrid",
+];
 /// More instructions than any kernel has.
 const MOST_INSTRUCTIONS: usize = 1 << 22;
 
@@ -113,8 +124,26 @@ impl<'a> Decoder<'a> {
                 let found = functions
                     .iter()
                     .find(|function| !function.entry && function.name == *name);
+                if found.is_none() && name == ASSERT {
+                    let op = self
+                        .assertion(&call)
+                        .map_err(|reason| wrong(self, reason))?;
+                    self.push(op, None, line);
+                    self.label(END);
+                    self.scopes.pop();
+                    return Ok(());
+                }
                 Some(found.ok_or_else(|| {
-                    wrong(self, format!("there is no function `{name}` in the file"))
+                    let system = SYSTEM.contains(&name.as_str());
+                    let why = if system {
+                        ": what CUDA's system provides is not emulated"
+                    } else {
+                        ""
+                    };
+                    wrong(
+                        self,
+                        format!("there is no function `{name}` in the file{why}"),
+                    )
                 })?)
             }
             _ => None,
@@ -140,6 +169,29 @@ impl<'a> Decoder<'a> {
         self.label(END);
         self.scopes.pop();
         Ok(())
+    }
+
+    /// The end of a thread whose `assert` failed.
+    fn assertion(&self, call: &Call<'_>) -> Result<Op, String> {
+        let mut places = [0; 4];
+        let [what, file, line, function, _] = call.arguments else {
+            return Err(format!("`{ASSERT}` has 5 arguments"));
+        };
+        let arguments = [(what, 8), (file, 8), (line, 4), (function, 8)];
+        for (place, (argument, size)) in places.iter_mut().zip(arguments) {
+            *place = match argument {
+                Operand::Name(name) => match self.look(name) {
+                    Some(Meaning::Address {
+                        space: Space::Local,
+                        address,
+                        bytes,
+                    }) if bytes == size => address as u32,
+                    _ => return Err(format!("`{name}` is no .param variable of {size} bytes")),
+                },
+                other => return Err(format!("{other:?} is no .param variable")),
+            };
+        }
+        Ok(Op::AssertFail(places))
     }
 
     /// A branch to the function that a register says.

@@ -20,8 +20,10 @@ pub enum Value {
     Bytes(Vec<u8>),
     /// The address of a buffer.
     Pointer(Buffer),
-    /// A tensor map over a buffer.
+    /// A tensor map over a buffer, the parameter itself.
     Map(Buffer, Box<TensorMap>),
+    /// The address of a tensor map in device memory, over a buffer.
+    MapPointer(Buffer, Box<TensorMap>),
 }
 
 /// A buffer in device memory.
@@ -41,7 +43,7 @@ pub enum Content {
 
 /// Every form, for errors.
 const FORMS: &str = "in=PATH, inout=PATH:OUTPATH, out=BYTES:OUTPATH, i32=, u32=, i64=, u64=, f32=, \
-                     hex=, null, map= or mapout=";
+                     f64=, hex=, null, map=, mapout=, pmap= or pmapout=";
 
 impl Argument {
     /// Reads one `--arg`.
@@ -56,7 +58,7 @@ impl Argument {
     pub fn bytes(&self) -> usize {
         match &self.value {
             Value::Bytes(bytes) => bytes.len(),
-            Value::Pointer(_) => 8,
+            Value::Pointer(_) | Value::MapPointer(..) => 8,
             Value::Map(..) => mok_emu::tensor::tma::BYTES,
         }
     }
@@ -65,7 +67,17 @@ impl Argument {
     pub fn buffer(&self) -> Option<&Buffer> {
         match &self.value {
             Value::Bytes(_) => None,
-            Value::Pointer(buffer) | Value::Map(buffer, _) => Some(buffer),
+            Value::Pointer(buffer) | Value::Map(buffer, _) | Value::MapPointer(buffer, _) => {
+                Some(buffer)
+            }
+        }
+    }
+
+    /// Its tensor map, if it has one.
+    pub fn map(&self) -> Option<&TensorMap> {
+        match &self.value {
+            Value::Map(_, map) | Value::MapPointer(_, map) => Some(map),
+            Value::Bytes(_) | Value::Pointer(_) => None,
         }
     }
 }
@@ -91,6 +103,10 @@ fn value(text: &str) -> Result<Value, String> {
             let number: Option<f32> = rest.parse().ok();
             bytes(number.map(|number| number.to_le_bytes().to_vec()))
         }
+        "f64" => {
+            let number: Option<f64> = rest.parse().ok();
+            bytes(number.map(|number| number.to_le_bytes().to_vec()))
+        }
         "hex" => bytes(hex(rest)),
         "in" => Ok(Value::Pointer(Buffer {
             content: Content::File(path(rest)?),
@@ -114,27 +130,33 @@ fn value(text: &str) -> Result<Value, String> {
                 output: Some(path(to)?),
             }))
         }
-        "map" => {
-            let (from, map) = map(rest, "map=PATH")?;
-            let content = Content::File(path(from)?);
-            Ok(Value::Map(
-                Buffer {
-                    content,
-                    output: None,
-                },
-                map,
-            ))
+        "map" | "pmap" => {
+            let (from, map) = map(rest, &format!("{form}=PATH"))?;
+            let buffer = Buffer {
+                content: Content::File(path(from)?),
+                output: None,
+            };
+            Ok(mapped(form, buffer, map))
         }
-        "mapout" => {
-            let (head, map) = map(rest, "mapout=BYTES,OUTPATH")?;
-            let (count, to) = head
-                .split_once(',')
-                .ok_or("it begins with BYTES,OUTPATH, such as mapout=8192,d.out:bf16:...")?;
-            let content = Content::Zeros(byte_count(count)?);
-            let output = Some(path(to)?);
-            Ok(Value::Map(Buffer { content, output }, map))
+        "mapout" | "pmapout" => {
+            let (head, map) = map(rest, &format!("{form}=BYTES,OUTPATH"))?;
+            let (count, to) = head.split_once(',').ok_or_else(|| {
+                format!("it begins with BYTES,OUTPATH, such as {form}=8192,d.out:bf16:...")
+            })?;
+            let buffer = Buffer {
+                content: Content::Zeros(byte_count(count)?),
+                output: Some(path(to)?),
+            };
+            Ok(mapped(form, buffer, map))
         }
         _ => Err(format!("there is no `{form}=`; it is one of {FORMS}")),
+    }
+}
+
+fn mapped(form: &str, buffer: Buffer, map: Box<TensorMap>) -> Value {
+    match form.starts_with('p') {
+        true => Value::MapPointer(buffer, map),
+        false => Value::Map(buffer, map),
     }
 }
 
@@ -269,6 +291,7 @@ mod tests {
         assert_eq!(bytes("i64=-1"), [0xff; 8]);
         assert_eq!(bytes("u64=18446744073709551615"), [0xff; 8]);
         assert_eq!(bytes("f32=-1.5"), (-1.5f32).to_le_bytes());
+        assert_eq!(bytes("f64=-0.1"), (-0.1f64).to_le_bytes());
         assert_eq!(bytes("hex=00aF10"), [0, 0xaf, 0x10]);
         assert_eq!(bytes("null"), [0; 8]);
     }
@@ -294,6 +317,8 @@ mod tests {
             ("map=a:bf16:64,2::128,2:128", "swizzle"),
             ("map=a:bf16:64,2::64:none", "1 to 5"),
             ("mapout=64:bf16:32::32:none", "BYTES,OUTPATH"),
+            ("pmap=a:bf16:64", "pmap=PATH:DTYPE"),
+            ("f64=x", "no f64"),
         ] {
             let error = Argument::parse(text).unwrap_err();
             assert!(error.contains(hint), "{text}: {error}");
@@ -309,5 +334,8 @@ mod tests {
         assert!(matches!(&buffer.content, Content::File(path) if path == Path::new("a:b.bin")));
         assert_eq!(reach(map), 8 + 16 + 4 * 64 + 4);
         assert_eq!(argument.bytes(), 128);
+        let argument = Argument::parse("pmapout=64,d:u8:64::64:none").unwrap();
+        assert!(matches!(argument.value, Value::MapPointer(..)));
+        assert_eq!((argument.bytes(), argument.map().unwrap().rank), (8, 1));
     }
 }

@@ -1,7 +1,19 @@
 //! `--isa`: what loads, from the tables that the decoders read.
 
 use anyhow::Result;
+use mok_emu::code::special_registers;
 use serde::Serialize;
+
+/// State spaces of variables and addresses.
+const SPACES: [(&str, &str); 7] = [
+    (".reg", "registers of 1 to 64 bits"),
+    (".const", "variables, with initial values"),
+    (".global", "variables, with initial values"),
+    (".shared{::(cta|cluster)}", "variables, arrays of no size"),
+    (".local", "variables of functions"),
+    (".param{::(entry|func)}", "of kernels and functions"),
+    ("generic", "all but registers"),
+];
 
 /// A line of the table.
 #[derive(Serialize)]
@@ -95,7 +107,12 @@ fn rows() -> Vec<Row> {
 pub fn print(json: bool) -> Result<()> {
     let rows = rows();
     if json {
-        let object = serde_json::json!({"schema": "mok-emu-isa/1", "instructions": rows});
+        let object = serde_json::json!({
+            "schema": "mok-emu-isa/1",
+            "instructions": rows,
+            "special_registers": special_registers(),
+            "state_spaces": SPACES.map(|(name, _)| name),
+        });
         println!("{object}");
         return Ok(());
     }
@@ -104,6 +121,14 @@ pub fn print(json: bool) -> Result<()> {
          Behind the name: the types, in its order; operands such as it takes, where $ is a register\n\
          or a vector of them. Cache hints are taken and ignored."
     );
+    println!("\nstate spaces");
+    for (name, what) in SPACES {
+        println!("* {name:58}  {what}");
+    }
+    println!("\nspecial registers");
+    for name in special_registers() {
+        println!("* {name}");
+    }
     let mut group = "";
     for row in &rows {
         if row.group != group {

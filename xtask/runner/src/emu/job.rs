@@ -11,11 +11,12 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use mok_emu::code::Entry;
 use mok_emu::machine::{Config, Launch, Machine, Outcome};
 use mok_emu::program::Program;
+use mok_emu::tensor::tma::TensorMap;
 use sha2::{Digest, Sha256};
 
 use super::argument::{Argument, Content, Value, reach};
 use super::report::{Found, Launched, Output, Report, Run};
-use super::{Args, Dims, Mode};
+use super::{Args, Check, Dims};
 
 /// The memory of the emulated GPU.
 const MEMORY: u64 = 16 << 30;
@@ -50,7 +51,7 @@ impl<'a> Job<'a> {
         let (Some(Dims(grid)), Some(Dims(block))) = (args.grid, args.block) else {
             bail!("say --grid and --block");
         };
-        if let Mode::Held(held) = args.mode {
+        if let Some(held) = args.mode.held() {
             ensure!(
                 held < args.sms,
                 "--mode held={held} holds all of --sms {}: hold fewer",
@@ -144,6 +145,7 @@ impl<'a> Job<'a> {
             shared: self.args.shared,
             sms: self.args.sms,
             mode: self.args.mode.to_string(),
+            checked: self.args.check == Check::On,
         }
     }
 
@@ -152,6 +154,7 @@ impl<'a> Job<'a> {
         let mut config = Config {
             sms: self.args.sms,
             seed,
+            check: self.args.check == Check::On,
             ..Config::default()
         };
         self.args.mode.configure(&mut config);
@@ -240,10 +243,15 @@ impl<'a> Job<'a> {
             let bytes = match &argument.value {
                 Value::Bytes(bytes) => bytes.clone(),
                 Value::Pointer(_) => address.to_le_bytes().to_vec(),
-                Value::Map(_, map) => {
-                    let mut map = **map;
-                    map.base = address;
-                    map.to_bytes().to_vec()
+                Value::Map(_, map) => based(map, address),
+                Value::MapPointer(_, map) => {
+                    let map = based(map, address);
+                    let there = machine.memory.alloc(0, map.len() as u64);
+                    let there =
+                        there.map_err(|fault| anyhow!("{}: {}", argument.text, fault.reason))?;
+                    let copied = machine.memory.host_write(there, &map);
+                    copied.map_err(|fault| anyhow!("{}: {}", argument.text, fault.reason))?;
+                    there.to_le_bytes().to_vec()
                 }
             };
             let start = slot.offset as usize;
@@ -280,12 +288,22 @@ impl<'a> Job<'a> {
         for argument in &args.args {
             command += &format!(" --arg {}", quoted(&argument.text));
         }
+        if args.check == Check::Off {
+            command += " --check off";
+        }
         command
             + &format!(
                 " --mode {} --sms {} --timeout {} --seed {seed}",
                 args.mode, args.sms, args.timeout
             )
     }
+}
+
+/// A map's bytes, over a buffer at this address.
+fn based(map: &TensorMap, address: u64) -> Vec<u8> {
+    let mut map = *map;
+    map.base = address;
+    map.to_bytes().to_vec()
 }
 
 /// A word for a shell.
@@ -362,7 +380,9 @@ fn fit(entry: &Entry, arguments: &[Argument]) -> Result<()> {
     };
     let forms = |bytes: u32| match bytes {
         4 => "i32=, u32= or f32=",
-        8 => "in=, inout=, out= or null for a pointer; i64= or u64=",
+        8 => {
+            "in=, inout=, out= or null for a pointer; pmap= for a tensor map's; i64=, u64= or f64="
+        }
         128 => "map= or mapout= for a tensor map; hex=",
         _ => "hex=",
     };
@@ -409,7 +429,7 @@ fn contents(arguments: &[Argument]) -> Result<Vec<Vec<u8>>> {
                     MEMORY >> 30
                 )
             })?;
-            if let Value::Map(_, map) = &argument.value {
+            if let Some(map) = argument.map() {
                 let reach = reach(map);
                 ensure!(
                     reach <= bytes.into(),

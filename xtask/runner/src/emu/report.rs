@@ -77,6 +77,8 @@ pub struct Launched {
     pub shared: u32,
     pub sms: u32,
     pub mode: String,
+    /// Whether the checker ran.
+    pub checked: bool,
 }
 
 /// Everything.
@@ -151,7 +153,7 @@ impl Report {
         if let Some(launch) = &self.launch {
             let dims = |[x, y, z]: [u32; 3]| format!("{x},{y},{z}");
             println!(
-                "{} ({}): grid {}, block {}, cluster {}, {} bytes of dynamic shared memory, {} SMs, mode {}",
+                "{} ({}): grid {}, block {}, cluster {}, {} bytes of dynamic shared memory, {} SMs, mode {}{}",
                 launch.entry,
                 launch.target,
                 dims(launch.grid),
@@ -159,7 +161,8 @@ impl Report {
                 dims(launch.cluster),
                 launch.shared,
                 launch.sms,
-                launch.mode
+                launch.mode,
+                if launch.checked { "" } else { ", not checked" }
             );
         }
         for run in &self.runs {
