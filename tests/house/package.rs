@@ -19,7 +19,7 @@ fn main() {
 "#;
 
 /// The crates that a published `mok` is made of.
-const PUBLISHED: [&str; 4] = ["mok-kernel", "mok-build", "mok-emu", "mok"];
+const PUBLISHED: [&str; 5] = ["mok-kernel", "mok-build", "mok-emu", "mok-comm", "mok"];
 
 /// Packs the published crates, unpacks them below `to`, returns their folders.
 fn packaged(to: &Path) -> Vec<(String, PathBuf)> {

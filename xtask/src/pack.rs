@@ -120,11 +120,15 @@ fn fill(workspace: &Workspace, built: &[Built], pack: &Path) -> Result<()> {
         copy(&workspace.budgets(), "")?;
     }
     let mut bars = Bars::new();
-    let builds: [(&str, &[&str]); 3] = [
+    let builds: [(&str, &[&str]); 4] = [
         ("", &["build", "-p", "xtask", "-p", "xtask-runner"]),
         (
             "tests",
             &["test", "-p", "mok-tests", "--no-run", "--test", "gpu"],
+        ),
+        (
+            "tests",
+            &["test", "-p", "mok-comm", "--no-run", "--test", "peers"],
         ),
         ("benches", &["bench", "-p", "mok-benches", "--no-run"]),
     ];

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use mok_comm::Group;
+use mok_comm::{Group, SymmetricMemory};
 
 use super::together;
 use crate::backend::emulated::Emulated;
@@ -22,21 +22,20 @@ pub(super) struct Symmetric {
 #[derive(Debug)]
 enum Memory {
     Emulated,
+    Cuda { _mapped: SymmetricMemory },
 }
 
 impl Symmetric {
-    /// Collective: zeros on every rank.
-    pub fn new(device: &Device, group: &Group, bytes: u64) -> Result<Symmetric> {
+    /// Collective: `bytes` on every rank, the first `zeros` of them zero.
+    pub fn new(device: &Device, group: &Group, bytes: u64, zeros: u64) -> Result<Symmetric> {
         let any: &dyn Any = &**device.backend();
         let (memory, bases) = match any.downcast_ref::<Emulated>() {
             Some(gpu) => (Memory::Emulated, emulated(gpu, group, bytes)?),
             None => {
-                return together(
-                    group,
-                    Err(Error::NotCuda {
-                        call: "Symmetric::new",
-                    }),
-                );
+                let context = together(group, device.cudarc_context())?;
+                let mapped = SymmetricMemory::allocate(group, &context, bytes as usize)?;
+                let bases = mapped.addresses().bases.clone();
+                (Memory::Cuda { _mapped: mapped }, bases)
             }
         };
         let symmetric = Symmetric {
@@ -45,7 +44,7 @@ impl Symmetric {
             bases,
             memory,
         };
-        together(group, symmetric.clear(bytes))?;
+        together(group, symmetric.clear(zeros))?;
         Ok(symmetric)
     }
 
@@ -95,6 +94,8 @@ impl Drop for Symmetric {
             // SAFETY: allocated by this device; kernels of peers that still use it are the
             // workspace's matter, which all ranks drop after their last call.
             Memory::Emulated => drop(unsafe { self.device.backend().free(self.own()) }),
+            // Its kernels must be over before the mappings go.
+            Memory::Cuda { .. } => drop(self.device.synchronize()),
         }
     }
 }

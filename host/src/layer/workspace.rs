@@ -99,7 +99,7 @@ impl Workspace {
         agree_on(group, config)?;
         let plan = config.symmetric(ranks);
         let parts = config.parts(ranks);
-        let symmetric = Symmetric::new(device, group, plan.bytes)?;
+        let symmetric = Symmetric::new(device, group, plan.bytes, plan.x)?;
         let own = together(group, Own::new(device, config, &parts, symmetric.bases()))?;
         let kernels = device.kernels().map(|kernels| kernels.layer().clone());
         let workspace = Workspace {
