@@ -101,6 +101,9 @@ impl Generator {
     }
 }
 
+/// Registers of a width, what they may start with, and how many are loaded together.
+type Bank = (Pool, &'static [(Kind, Ty)], usize);
+
 /// A program being made.
 pub(crate) struct Builder<'a> {
     pub catalogue: &'a Catalogue,
@@ -131,7 +134,7 @@ impl Builder<'_> {
     fn setup(&mut self) -> Setup {
         let mut lines = Vec::new();
         self.flavours.clear();
-        let banks: [(Pool, &[(Kind, Ty)], usize); 3] = [
+        let banks: [Bank; 3] = [
             (
                 Pool::Half,
                 &[

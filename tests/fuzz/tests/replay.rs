@@ -11,6 +11,7 @@ fn the_emulator_gives_what_the_gpu_gave() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden");
     let (record, hashes) = Record::read(&folder).expect("a record");
     assert_eq!((record.programs, record.seed), (PROGRAMS, SEED));
+    assert!(!record.device.contains("emulated"), "{}", record.device);
     let generator = recorded_programs();
     let part = emulate(&generator, 0..PROGRAMS).expect("outputs");
     record

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
+use mok::{Device, EmulatorConfig};
 use mok_fuzz::compare::{Pair, Part, emulate};
 use mok_fuzz::record::Record;
 use mok_fuzz::{Generator, PROGRAMS, Runner, USES, module, recorded_programs};
@@ -77,6 +78,18 @@ enum With {
     Record,
     /// A GPU
     Cuda,
+    /// Another emulator, as if it were a GPU: to try the command without one
+    Emulator,
+}
+
+impl With {
+    fn name(self) -> &'static str {
+        match self {
+            With::Record => "record",
+            With::Cuda => "cuda",
+            With::Emulator => "emulator",
+        }
+    }
 }
 
 fn range(text: &str) -> Result<Range<u32>, String> {
@@ -119,8 +132,8 @@ pub fn run(args: &Args) -> Result<bool> {
             ensure!(!args.record, "--record needs a GPU: --backend cuda");
             replay(args, &generator)
         }
-        With::Cuda if args.worker => work(args, &generator),
-        With::Cuda => on_gpu(args, &generator),
+        _ if args.worker => work(args, &generator),
+        _ => on_gpu(args, &generator),
     }
 }
 
@@ -170,10 +183,21 @@ fn replay(args: &Args, generator: &Generator) -> Result<bool> {
     Ok(wrong.is_empty() && enough && near && beyond.is_empty())
 }
 
+/// What the emulator is compared with.
+fn device(args: &Args) -> Result<Device> {
+    match args.backend {
+        With::Emulator => Ok(Device::emulated(EmulatorConfig {
+            check: false,
+            ..EmulatorConfig::default()
+        })?),
+        _ => backend::require("fuzz", args.device),
+    }
+}
+
 /// One process's part, on standard output.
 fn work(args: &Args, generator: &Generator) -> Result<bool> {
     let deadline = Instant::now() + Duration::from_secs(args.reduce);
-    let device = Runner::new(backend::require("fuzz", args.device)?, generator.seed())?;
+    let device = Runner::new(device(args)?, generator.seed())?;
     let pair = Pair {
         generator,
         device: &|programs| device.run(programs),
@@ -188,7 +212,7 @@ fn work(args: &Args, generator: &Generator) -> Result<bool> {
 /// A GPU against the emulator.
 fn on_gpu(args: &Args, generator: &Generator) -> Result<bool> {
     let (name, driver) = {
-        let device = backend::require("fuzz", args.device)?;
+        let device = device(args)?;
         (device.name().to_owned(), backend::driver(&device))
     };
     let programs = args.range();
@@ -212,6 +236,10 @@ fn on_gpu(args: &Args, generator: &Generator) -> Result<bool> {
         ensure!(
             part.failures.is_empty() && part.hashes.len() == PROGRAMS as usize,
             "nothing was recorded, since some programs did not run"
+        );
+        ensure!(
+            args.backend == With::Cuda || args.out.is_some(),
+            "what the emulator gives is no record for the emulator's tests: name another folder with --out"
         );
         let folder = args.folder()?;
         let record = Record::new(generator, &part, name, driver, place::commit());

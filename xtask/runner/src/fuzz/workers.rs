@@ -25,7 +25,13 @@ fn shares(programs: &Range<u32>, jobs: u32) -> Vec<Range<u32>> {
 fn start(args: &Args, share: &Range<u32>) -> Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command
-        .args(["fuzz", "--worker", "--backend", "cuda", "--programs"])
+        .args([
+            "fuzz",
+            "--worker",
+            "--backend",
+            args.backend.name(),
+            "--programs",
+        ])
         .arg(format!("{}..{}", share.start, share.end))
         .args([
             "--device",
