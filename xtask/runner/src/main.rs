@@ -1,9 +1,10 @@
-//! `run`, `emu`, `golden` and `bench`: the commands of `cargo xtask` that need the library or
+//! `run`, `emu`, `golden`, `fuzz` and `bench`: the commands of `cargo xtask` that need the library or
 //! the emulator.
 
 mod backend;
 mod bench;
 mod emu;
+mod fuzz;
 mod golden;
 mod host_checks;
 #[path = "../../src/pipes.rs"]
@@ -33,6 +34,7 @@ enum Command {
     Run(run::Args),
     Emu(Box<emu::Args>),
     Golden(golden::Args),
+    Fuzz(fuzz::Args),
     #[command(subcommand)]
     Bench(bench::Bench),
 }
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Emu(args) => emu::run(&args),
         Command::Golden(args) => golden::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(bench) => bench::run(&bench),
     };
     match result {
