@@ -5,6 +5,7 @@ mod faults;
 mod gemm;
 mod instructions;
 mod large;
+mod layer;
 mod library;
 mod outcome;
 mod wgmma;
@@ -23,6 +24,7 @@ fn main() {
     trials.extend(wgmma::trials());
     trials.extend(gemm::trials(|_| true));
     trials.extend(library::trials());
+    trials.extend(layer::trials());
     trials.extend(large::trials());
     trials.extend(faults::trials());
     if let Some(reason) = mok_tests::no_gpu() {
