@@ -41,6 +41,8 @@ struct Source {
 
 /// The list of a checkpoint's parts.
 const INDEX: &str = "model.safetensors.index.json";
+/// A checkpoint in one file.
+const WHOLE: &str = "model.safetensors";
 
 impl Inputs {
     /// Opens what is named: files, lists of parts, or folders of either.
@@ -124,6 +126,11 @@ impl Source {
             let index = path.join(INDEX);
             if index.is_file() {
                 source.listed(&index)?;
+                return Ok(source);
+            }
+            let whole = path.join(WHOLE);
+            if whole.is_file() {
+                source.file(&whole)?;
                 return Ok(source);
             }
             let mut files = Vec::new();
