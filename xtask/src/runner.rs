@@ -25,9 +25,15 @@ pub fn forward(command: &str, args: &[OsString]) -> Result<ExitCode> {
         match &outcome {
             Ok((_, status)) if status.code().is_some_and(|code| REPORTED.contains(&code)) => {}
             Ok((_, status)) => {
-                println!("{}", not_run(command, args, &format!("xtask-runner: {status}")));
+                println!(
+                    "{}",
+                    not_run(command, args, &format!("xtask-runner: {status}"))
+                );
             }
-            Err(error) => println!("{}", not_run(command, args, &report::in_full(error.as_ref()))),
+            Err(error) => println!(
+                "{}",
+                not_run(command, args, &report::in_full(error.as_ref()))
+            ),
         }
     }
     let (fit, status) = outcome?;

@@ -48,5 +48,7 @@ fn seconds(problem: &Problem) -> f64 {
         4.2e-9 * rows * 3.0 * hidden * inner + 0.75e-6 * rows * (hidden + inner)
     };
     let moved = 0.75e-6 * routes * f64::from(shape.hidden + shape.intermediate);
-    of(padded, shape.intermediate) + of(shared, shape.shared) * f64::from(shape.shared.min(1)) + moved
+    of(padded, shape.intermediate)
+        + of(shared, shape.shared) * f64::from(shape.shared.min(1))
+        + moved
 }

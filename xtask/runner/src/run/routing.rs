@@ -44,14 +44,13 @@ fn uniform(seed: u64, index: u64) -> f64 {
 }
 
 /// Routes that depend on the token's number in the job alone, so that they are the same for every
-/// number of ranks. The weights of a token add up to 1.
+/// number of ranks. The weights of a token add up to about 1: were it 1, one expert twice beside a
+/// shared one would give sums of two bf16 numbers, halfway between two others as often as not.
 pub fn made_up(routing: Routing, seed: u64, shape: &LayerShape, tokens: Range<usize>) -> Routes {
     let (experts, top_k) = (shape.experts as usize, shape.top_k as usize);
     let of_token = |token: usize| -> Vec<(i32, f32)> {
         let seed = fill::hash(seed, token as u64);
-        let mut raw: Vec<f64> = (0..top_k).map(|k| uniform(seed, k as u64)).collect();
-        let sum: f64 = raw.iter().sum();
-        raw.iter_mut().for_each(|weight| *weight /= sum);
+        let weight = |k: usize| 2.0 * uniform(seed, k as u64) / top_k as f64;
         let chosen: Vec<usize> = match routing {
             Routing::OneExpert => vec![experts / 2; top_k],
             _ => {
@@ -68,13 +67,25 @@ pub fn made_up(routing: Routing, seed: u64, shape: &LayerShape, tokens: Range<us
                     .collect();
                 race.sort_by(|a, b| a.0.total_cmp(&b.0));
                 // More choices than experts: they are taken again.
-                race.iter().cycle().take(top_k).map(|&(_, expert)| expert).collect()
+                race.iter()
+                    .cycle()
+                    .take(top_k)
+                    .map(|&(_, expert)| expert)
+                    .collect()
             }
         };
-        let weighed = chosen.into_iter().zip(raw);
-        weighed.map(|(expert, weight)| (expert as i32, weight as f32)).collect()
+        let weighed = chosen.into_iter().enumerate();
+        weighed
+            .map(|(k, expert)| (expert as i32, weight(k) as f32))
+            .collect()
     };
-    Routes::of_tokens(tokens.into_par_iter().with_min_len(64).map(of_token).collect())
+    Routes::of_tokens(
+        tokens
+            .into_par_iter()
+            .with_min_len(64)
+            .map(of_token)
+            .collect(),
+    )
 }
 
 #[cfg(test)]
@@ -96,7 +107,10 @@ mod tests {
             let some = made_up(routing, 3, &shape(7, 3), 5..9);
             assert_eq!(all.experts[15..27], some.experts);
             assert_eq!(all.weights[15..27], some.weights);
-            assert_ne!(all.weights, made_up(routing, 4, &shape(7, 3), 0..20).weights);
+            assert_ne!(
+                all.weights,
+                made_up(routing, 4, &shape(7, 3), 0..20).weights
+            );
         }
     }
 
@@ -107,16 +121,24 @@ mod tests {
             let routes = made_up(routing, 1, &shape(8, 2), 0..2000);
             for token in routes.experts.chunks(2) {
                 assert!(routing == Routing::OneExpert || token[0] != token[1]);
-                token.iter().for_each(|&expert| counts[expert as usize] += 1);
+                token
+                    .iter()
+                    .for_each(|&expert| counts[expert as usize] += 1);
             }
-            for weights in routes.weights.chunks(2) {
-                assert!((weights[0] + weights[1] - 1.0).abs() < 1e-6);
-            }
+            let sum: f32 = routes.weights.iter().sum();
+            assert!((1900.0..2100.0).contains(&sum), "{sum}");
             counts
         };
-        assert!(count(Routing::Uniform).iter().all(|&count| (400..600).contains(&count)));
+        assert!(
+            count(Routing::Uniform)
+                .iter()
+                .all(|&count| (400..600).contains(&count))
+        );
         let zipf = count(Routing::Zipf);
-        assert!(zipf.is_sorted_by(|a, b| a > b) && zipf[0] > 5 * zipf[7], "{zipf:?}");
+        assert!(
+            zipf.is_sorted_by(|a, b| a > b) && zipf[0] > 5 * zipf[7],
+            "{zipf:?}"
+        );
         assert_eq!(count(Routing::OneExpert)[4], 4000);
         // As many as there are, and more.
         for top_k in [3, 5, 32] {

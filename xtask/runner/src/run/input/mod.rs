@@ -47,7 +47,10 @@ const WHOLE: &str = "model.safetensors";
 impl Inputs {
     /// Opens what is named: files, lists of parts, or folders of either.
     pub fn open(paths: &[PathBuf]) -> Result<Inputs> {
-        let sources = paths.iter().map(|path| Source::open(path)).collect::<Result<_>>()?;
+        let sources = paths
+            .iter()
+            .map(|path| Source::open(path))
+            .collect::<Result<_>>()?;
         Ok(Inputs { sources })
     }
 
@@ -136,16 +139,25 @@ impl Source {
             let mut files = Vec::new();
             for entry in fs::read_dir(path).with_context(|| format!("listing {shown}"))? {
                 let file = entry.with_context(|| format!("listing {shown}"))?.path();
-                if file.extension().is_some_and(|extension| extension == "safetensors") {
+                if file
+                    .extension()
+                    .is_some_and(|extension| extension == "safetensors")
+                {
                     files.push(file);
                 }
             }
-            ensure!(!files.is_empty(), "{shown} holds no .safetensors file and no {INDEX}");
+            ensure!(
+                !files.is_empty(),
+                "{shown} holds no .safetensors file and no {INDEX}"
+            );
             files.sort();
             for file in files {
                 source.file(&file)?;
             }
-        } else if path.extension().is_some_and(|extension| extension == "json") {
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
             source.listed(path)?;
         } else {
             source.file(path)?;
@@ -179,7 +191,10 @@ impl Source {
         for (name, part) in index.weight_map {
             // A list names files beside it, and none elsewhere.
             let plain = Path::new(&part).file_name() == Some(part.as_ref());
-            ensure!(plain, "{shown} puts {name} into {part:?}, which is no file name");
+            ensure!(
+                plain,
+                "{shown} puts {name} into {part:?}, which is no file name"
+            );
             self.tensors.insert(name, self.folder.join(part));
         }
         Ok(())
@@ -199,7 +214,10 @@ impl Source {
         };
         let info = file.tensors().get(name).with_context(|| {
             let list = self.path.display();
-            format!("{list} puts {name} into {}, which has no such tensor", path.display())
+            format!(
+                "{list} puts {name} into {}, which has no such tensor",
+                path.display()
+            )
         })?;
         Ok(Tensor {
             name: name.to_owned(),
@@ -253,12 +271,14 @@ impl Tensor {
 
     /// Elements as f32.
     pub fn f32(&self, from: usize, elements: usize) -> Result<Vec<f32>> {
+        if !FLOATS.contains(&self.dtype) {
+            return Err(self.unfit("BF16, F32 or F16"));
+        }
         let bytes = self.bytes(from, elements)?;
         match self.dtype {
             Dtype::F32 => Ok(each(&bytes, f32::from_le_bytes)),
             Dtype::BF16 => Ok(each(&bytes, |bytes| bf16::from_le_bytes(bytes).to_f32())),
-            Dtype::F16 => Ok(each(&bytes, |bytes| f16::from_le_bytes(bytes).to_f32())),
-            _ => Err(self.unfit("BF16, F32 or F16")),
+            _ => Ok(each(&bytes, |bytes| f16::from_le_bytes(bytes).to_f32())),
         }
     }
 
@@ -273,17 +293,22 @@ impl Tensor {
 
     /// Elements as i64.
     pub fn i64(&self, from: usize, elements: usize) -> Result<Vec<i64>> {
+        if !INTEGERS.contains(&self.dtype) {
+            return Err(self.unfit("I32 or I64"));
+        }
         let bytes = self.bytes(from, elements)?;
         match self.dtype {
             Dtype::I32 => Ok(each(&bytes, |bytes| i32::from_le_bytes(bytes).into())),
-            Dtype::I64 => Ok(each(&bytes, i64::from_le_bytes)),
-            _ => Err(self.unfit("I32 or I64")),
+            _ => Ok(each(&bytes, i64::from_le_bytes)),
         }
     }
 }
 
 /// What numbers of a layer may be stored as.
 pub const FLOATS: [Dtype; 3] = [Dtype::BF16, Dtype::F32, Dtype::F16];
+
+/// What choices of experts may be stored as.
+pub const INTEGERS: [Dtype; 2] = [Dtype::I32, Dtype::I64];
 
 fn each<const N: usize, T>(bytes: &[u8], number: impl Fn([u8; N]) -> T) -> Vec<T> {
     let (numbers, _) = bytes.as_chunks::<N>();
