@@ -55,7 +55,9 @@ impl Builder<'_> {
                 self.place(name, &mut step, &mut temporaries);
             }
         } else {
-            if !target.op.is_approximate() && self.random.percent(20) {
+            // ptxas 13.0 converts what a guarded `set` leaves as it was, as if it were the result.
+            let may_stand_guarded = !target.op.is_approximate() && target.opcode() != "set";
+            if may_stand_guarded && self.random.percent(20) {
                 let negate = if self.random.percent(50) { "!" } else { "" };
                 step.guard = Some(format!("{negate}%p{}", self.random.below(POOL[0].2)));
             }
