@@ -55,8 +55,10 @@ impl Builder<'_> {
                 self.place(name, &mut step, &mut temporaries);
             }
         } else {
-            // ptxas 13.0 converts what a guarded `set` leaves as it was, as if it were the result.
-            let may_stand_guarded = !target.op.is_approximate() && target.opcode() != "set";
+            // ptxas 13.0 converts what a guarded `set` leaves as it was, as if it were the result,
+            // and writes what a guarded `testp` should leave.
+            let miscompiled = matches!(target.opcode(), "set" | "testp");
+            let may_stand_guarded = !target.op.is_approximate() && !miscompiled;
             if may_stand_guarded && self.random.percent(20) {
                 let negate = if self.random.percent(50) { "!" } else { "" };
                 step.guard = Some(format!("{negate}%p{}", self.random.below(POOL[0].2)));
@@ -156,8 +158,8 @@ impl Builder<'_> {
                     if !register.starts_with("%t") {
                         self.flavours.insert(register.clone(), *ty);
                     }
-                    if name.may_fuse() {
-                        // A zero that no compiler knows stands between it and an addition.
+                    if name.may_fuse() && bits > 8 {
+                        // A zero that no compiler knows stands between it and what uses it.
                         let zero = match bits {
                             16 => "%zeroh",
                             32 => "%zero",
@@ -245,11 +247,16 @@ impl Builder<'_> {
             // The last one must be a register if none was. Approximate ones are stored.
             let several = types.len() > 1 && (registers > 0 || position + 1 < types.len());
             let constant = !name.op.is_approximate() && (several || name.opcode() == "mov");
-            let text = if name.passes_payload() && position != free {
+            let mut text = if name.passes_payload() && position != free {
                 self.number(constant, step, temporaries)
             } else {
                 self.source(name, position, *ty, constant, step, temporaries)
             };
+            // ptxas takes the smaller of a value and itself for a move, NaN or not.
+            let folds = matches!(name.opcode(), "min" | "max");
+            if folds && found.iter().any(|(other, _)| *other == text) {
+                text = self.load(Kind::of(*ty), ty.bits(), step, temporaries);
+            }
             registers += usize::from(text.starts_with(['%', '!']));
             found.push((text, *ty));
         }
