@@ -336,7 +336,8 @@ impl<'a> Decoder<'a> {
         let mut next = again.unwrap_or_default();
         for (name, count) in names {
             let many = count.unwrap_or(1);
-            if many > MOST || self.slots + many > MOST {
+            let wide = 1 + u32::from(bits == 128);
+            if many > MOST || self.slots + wide * many > MOST {
                 return Err(self.error(self.function.line, format!("more than {MOST} registers")));
             }
             for index in 0..many {
@@ -344,7 +345,11 @@ impl<'a> Decoder<'a> {
                     Some(_) => next,
                     None => self.new_slot(),
                 };
-                next += 1;
+                // The upper half of 128 bits follows.
+                if bits == 128 && again.is_none() {
+                    self.new_slot();
+                }
+                next += wide;
                 let name = if count.is_some() {
                     format!("{name}{index}")
                 } else {
