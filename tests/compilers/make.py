@@ -19,6 +19,7 @@ NVCC = [
     "nvidia-nvvm==13.0.88",
     "nvidia-cuda-crt==13.0.88",
     "nvidia-cuda-runtime==13.0.96",
+    "nvidia-cuda-cccl==13.0.85",
 ]
 HERE = pathlib.Path(__file__).resolve().parent
 UNAVAILABLE = 3
