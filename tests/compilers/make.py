@@ -79,8 +79,9 @@ def main():
     import case
     import cuda_kernels
     import triton_kernels
+    import triton_vectors
 
-    cases = list(triton_kernels.cases(folder))
+    cases = [*triton_kernels.cases(folder), *triton_vectors.cases(folder)]
     ignored = {}
     reason = cuda_kernels.missing()
     if reason is None:
