@@ -287,6 +287,14 @@ const ROWS: &[Row] = &[
         "tensormap cp_fenceproxy global shared::cta tensormap::generic release SCOPE sync aligned",
         "[%r8], [%r9], 128",
     ),
+    Row(
+        "fence proxy async::generic acquire sync_restrict::shared::cluster cluster",
+        "",
+    ),
+    Row(
+        "fence proxy async::generic release sync_restrict::shared::cta cluster",
+        "",
+    ),
     Row("fence proxy tensormap::generic release SCOPE", ""),
     Row("fence proxy tensormap::generic acquire SCOPE", "[%r8], 128"),
     Row("membar cta|gl|sys", ""),

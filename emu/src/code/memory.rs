@@ -347,6 +347,16 @@ pub(super) fn fence(
                 global: all || space == Space::Global,
             }));
         }
+        // One-way forms between remote arrivals and the asynchronous proxy; taken as both ways.
+        if parts.take("async::generic") {
+            parts.order(Scope::Cluster);
+            parts.find(|part| part.starts_with("sync_restrict").then_some(()));
+            parts.done()?;
+            return Ok(Op::Fence(Fence::ProxyAsync {
+                shared: true,
+                global: true,
+            }));
+        }
         let map = parts.find(|part| part.starts_with("tensormap").then_some(()));
         if map.is_some() {
             return super::maps::fence(decoder, parts, operands);
