@@ -282,7 +282,7 @@ fn declarations_that_nothing_holds_are_errors_at_load() {
         let loaded = Program::load(&mut Machine::new(Config::default()), 0, &text);
         assert!(loaded.is_err(), "{declarations}");
     }
-    let params = vec![".param .b8 p[1000000000]"; 5].join(", ");
+    let params = [".param .b8 p[1000000000]"; 5].join(", ");
     let params = params.replace("p[", "p_[");
     for text in [
         format!(".version 8.4\n.target sm_90a\n.address_size 64\n.visible .entry k({params})\n{{ ret; }}\n"),
