@@ -143,14 +143,10 @@ fn element_strides() -> Outcome {
 }
 
 pub fn trials() -> Vec<Trial> {
-    let facts: [(&str, fn() -> Outcome); 4] = [
-        ("subnormal_sums", subnormal_sums),
-        ("nan_fill", nan_fill),
-        ("narrow_rows", narrow_rows),
-        ("element_strides", element_strides),
-    ];
-    facts
-        .into_iter()
-        .map(|(name, fact)| trial(format!("facts::{name}"), fact))
-        .collect()
+    vec![
+        trial("facts::subnormal_sums", subnormal_sums),
+        trial("facts::nan_fill", nan_fill),
+        trial("facts::narrow_rows", narrow_rows),
+        trial("facts::element_strides", element_strides),
+    ]
 }
