@@ -156,12 +156,20 @@ impl Machine {
                     };
                     before[..bytes].copy_from_slice(self.bytes_of(warp, lane, target, bytes)?);
                     let mut after = before;
+                    // Halves are compared together.
+                    let whole = !atomic.halves
+                        || atomic
+                            .a
+                            .iter()
+                            .zip(before.chunks(size))
+                            .all(|(&slot, part)| value_of(part) == warp.lanes(slot)[lane]);
                     for (index, &slot) in atomic.a.iter().enumerate() {
                         let part = &mut after[index * size..(index + 1) * size];
                         let value = warp.lanes(slot)[lane];
                         if atomic.op == AtomicOp::Cas {
-                            let new = atomic.b.map_or(0, |slot| warp.lanes(slot)[lane]);
-                            if value_of(part) == value & low_bits(8 * size as u32) {
+                            let index = if atomic.halves { index as u32 } else { 0 };
+                            let new = atomic.b.map_or(0, |slot| warp.lanes(slot + index)[lane]);
+                            if whole && value_of(part) == value & low_bits(8 * size as u32) {
                                 part.copy_from_slice(&new.to_le_bytes()[..size]);
                             }
                         } else {

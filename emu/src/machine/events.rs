@@ -16,7 +16,7 @@ pub enum Place {
     /// Shared memory of a block.
     Shared(usize, u32),
     /// Nowhere: this byte pattern is what is read.
-    Fill(u32),
+    Fill(u64),
 }
 
 /// One contiguous piece.
