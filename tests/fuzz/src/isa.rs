@@ -26,13 +26,13 @@ impl Name {
 
     /// Whether an assembler may fuse it with what uses its result: the ISA lets it fuse a product
     /// whose rounding the name leaves out with an addition (`mul`); ptxas 13.0 drops a conversion
-    /// between f16 and bf16 before another conversion, takes what `set` wrote for 1, and fuses
-    /// signs into operands, where a NaN keeps its payload.
+    /// between f16 and bf16 before another conversion, takes what `set` wrote for 1, fuses signs
+    /// into operands, where a NaN keeps its payload, and computes with constants that were chosen.
     pub fn may_fuse(&self) -> bool {
         let rounded = ["rn", "rz", "rm", "rp"].iter().any(|round| self.has(round));
         match self.opcode() {
             "mul" => self.op.src()[0].is_float() && !rounded,
-            "cvt" | "set" | "abs" | "neg" => true,
+            "cvt" | "set" | "abs" | "neg" | "selp" | "slct" | "mov" => true,
             _ => false,
         }
     }

@@ -55,9 +55,10 @@ impl Builder<'_> {
                 self.place(name, &mut step, &mut temporaries);
             }
         } else {
-            // ptxas 13.0 converts what a guarded `set` leaves as it was, as if it were the result,
-            // and writes what a guarded `testp` should leave.
-            let miscompiled = matches!(target.opcode(), "set" | "testp");
+            // ptxas 13.0 converts what a guarded `set` leaves as it was, as if it were the result;
+            // it writes what a guarded `testp` should leave; and it makes guarded signs a choice of
+            // operands, where a NaN keeps its payload.
+            let miscompiled = matches!(target.opcode(), "set" | "testp" | "abs" | "neg");
             let may_stand_guarded = !target.op.is_approximate() && !miscompiled;
             if may_stand_guarded && self.random.percent(20) {
                 let negate = if self.random.percent(50) { "!" } else { "" };
@@ -112,7 +113,7 @@ impl Builder<'_> {
         let name = self.catalogue.names[index].clone();
         let sources = self.sources(&name, step, temporaries);
         let approximate = name.op.is_approximate();
-        let destinations = self.destinations(&name, step, temporaries);
+        let destinations = self.destinations(&name, &sources, step, temporaries);
         let written = match destinations.as_slice() {
             [(one, _)] => one.clone(),
             [(first, _), (second, _), ..] => format!("{first}|{second}"),
@@ -179,6 +180,7 @@ impl Builder<'_> {
     fn destinations(
         &mut self,
         name: &Name,
+        sources: &[(String, Ty)],
         step: &Step,
         temporaries: &mut Temporaries,
     ) -> Vec<(String, Ty)> {
@@ -219,12 +221,21 @@ impl Builder<'_> {
                     .guard
                     .as_ref()
                     .is_some_and(|guard| guard.trim_start_matches('!') == register);
+                // ptxas 13.0 computes the second of two predicates from what the first overwrote.
+                let reads = second
+                    && sources
+                        .iter()
+                        .any(|(source, _)| source.trim_start_matches('!') == register);
                 let taken = |step: &Step| {
                     step.after
                         .iter()
                         .any(|(_, line)| line.contains(&format!(" {register};")))
                 };
-                if !guards && !found.iter().any(|(one, _)| *one == register) && !taken(step) {
+                if !guards
+                    && !reads
+                    && !found.iter().any(|(one, _)| *one == register)
+                    && !taken(step)
+                {
                     found.push((register, *ty));
                     break;
                 }
@@ -322,6 +333,8 @@ impl Builder<'_> {
                 register
             };
         }
+        // ptxas 13.0 cuts constant shifts to 16 bits, and takes a constant that picks to be negative.
+        let constant = constant && !matches!((opcode, position), ("shl" | "shr", 1) | ("slct", 2));
         if let Some(most) = limit(opcode, position) {
             return self.limited(most, constant, step, temporaries);
         }
@@ -383,7 +396,8 @@ impl Builder<'_> {
         temporaries: &mut Temporaries,
     ) -> String {
         if constant && self.random.percent(30) {
-            return self.random.below(most as usize + 1).to_string();
+            // Beyond the operand's bits a constant's result is ptxas's, not the machine's.
+            return self.random.below(32.min(most as usize + 1)).to_string();
         }
         let kind = if self.random.percent(70) {
             Kind::Small
