@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::bf16;
 use mok::gemm::Matrix;
-use mok::layer::{Group, MoeConfig, MoeLayer, Schedule, Weights, Workspace};
+use mok::layer::{Group, MoeConfig, MoeLayer, Schedule, Transport, Weights, Workspace};
 use mok::oracle::{Comparison, EXACT, Expert, Layer, ROUNDED, Tokens};
 use mok::{Device, Result, fill};
 use mok_kernel::route::first_expert;
@@ -96,6 +96,12 @@ impl Problem {
     /// With room for all its tokens on one rank.
     pub fn alone(mut self) -> Problem {
         self.config.max_tokens = self.tokens.iter().sum::<usize>() as u32;
+        self
+    }
+
+    /// By another transport.
+    pub fn by(mut self, transport: Transport) -> Problem {
+        self.config.transport = transport;
         self
     }
 
