@@ -6,25 +6,30 @@ use std::time::{Duration, Instant};
 
 use half::bf16;
 use mok::gemm::Matrix;
-use mok::layer::{Group, LayerError, MoeConfig, MoeLayer, Schedule, Weights, Workspace};
-use mok::{Buffer, Device, DevicePtr, Error, Result, Stream};
+use mok::layer::{
+    Group, LayerError, MoeConfig, MoeLayer, Schedule, Transport, Weights, Workspace,
+};
+use mok::{Buffer, Device, DevicePtr, EmulatorConfig, Error, Result, Stream};
 use mok_tests::layer::{Problem, Routing};
 
 use super::numbers::ranks;
 
 const RANKS: usize = 3;
-const TOKENS: u32 = 5;
+pub const TOKENS: u32 = 5;
+
+/// Rows travel either way.
+const BOTH: [Transport; 2] = [Transport::Peer, Transport::Nccl];
 
 fn config() -> MoeConfig {
     MoeConfig::new(6, 64, 64, 2, TOKENS)
 }
 
 /// A rank with everything that its calls need.
-struct Rank {
+pub struct Rank {
     device: Device,
     group: Arc<Group>,
     stream: Stream,
-    workspace: Arc<Workspace>,
+    pub workspace: Arc<Workspace>,
     layer: MoeLayer,
     schedule: Schedule,
     x: Buffer<bf16>,
@@ -35,7 +40,7 @@ struct Rank {
 }
 
 impl Rank {
-    fn new(device: &Device, group: &Arc<Group>, config: &MoeConfig) -> Result<Rank> {
+    pub fn new(device: &Device, group: &Arc<Group>, config: &MoeConfig) -> Result<Rank> {
         let problem = Problem::new(*config, &[TOKENS as usize], Routing::Uniform, 1);
         let workspace = Workspace::new(device, group, config)?;
         let local = 2 * 64 * 64;
@@ -57,7 +62,7 @@ impl Rank {
         })
     }
 
-    fn schedule(&mut self, tokens: u32) -> Result<()> {
+    pub fn schedule(&mut self, tokens: u32) -> Result<()> {
         let topk_experts = self.topk_experts.ptr();
         // SAFETY: everything lives until the rank is dropped, which waits for the device.
         unsafe {
@@ -66,7 +71,7 @@ impl Rank {
         }
     }
 
-    fn forward(&self) -> Result<()> {
+    pub fn forward(&self) -> Result<()> {
         let [x, weights, out] = [self.x.ptr(), self.router_weights.ptr(), self.out.ptr()];
         // SAFETY: as in `schedule`.
         unsafe {
@@ -76,7 +81,7 @@ impl Rank {
     }
 
     /// Both, and what the device says of them.
-    fn pass(&mut self) -> Result<()> {
+    pub fn pass(&mut self) -> Result<()> {
         self.schedule(TOKENS)?;
         self.forward()?;
         self.workspace.synchronize(&self.stream)
@@ -135,15 +140,17 @@ fn layer_error(result: Result<()>) -> LayerError {
 
 #[test]
 fn a_bad_expert_is_every_ranks_error() {
-    for bad in [6, -2, i32::MIN, i32::MAX] {
-        let errors = on_all(&config(), |rank| {
+    let bad = [6, -2, i32::MIN, i32::MAX];
+    for (bad, transport) in bad.iter().flat_map(|bad| BOTH.map(|by| (*bad, by))) {
+        let errors = on_all(&config().with_transport(transport), |rank| {
             if rank.group.rank() == 1 {
                 rank.topk_experts
                     .copy_from(&[0, 1, 2, 3, 4, 5, 0, bad, 1, bad])
                     .unwrap();
             }
             let error = layer_error(rank.pass());
-            assert!(rank.outputs_are_nan());
+            // An exchange tells of it before there is a pass.
+            assert_eq!(rank.outputs_are_nan(), transport == Transport::Peer);
             // Refused until all recover, by every kind of call.
             assert_eq!(layer_error(rank.workspace.status()), error);
             assert_eq!(layer_error(rank.schedule(1)), error);
@@ -166,33 +173,37 @@ fn a_bad_expert_is_every_ranks_error() {
 
 #[test]
 fn an_overflow_says_what_is_needed_on_every_rank() {
-    let small = config().with_schedule_capacity(128);
     let needed = 256;
-    let errors = on_all(&small, |rank| {
-        let error = layer_error(rank.pass());
-        assert!(rank.outputs_are_nan());
-        rank.workspace.recover().unwrap();
-        // No more than one expert a rank: that fits.
-        rank.topk_experts
-            .copy_from(&[0, 2, 4, 0, 2, 4, 0, 2, 4, -1])
-            .unwrap();
-        rank.pass().unwrap();
-        error
-    });
-    for error in errors {
-        let expected = matches!(error, LayerError::Overflow { needed: rows, capacity: 128, .. } if rows == needed);
-        assert!(expected, "{error:?}");
-    }
-    let enough = config().with_schedule_capacity(needed as u32);
-    for result in on_all(&enough, Rank::pass) {
-        result.unwrap();
+    for transport in BOTH {
+        let small = config()
+            .with_schedule_capacity(128)
+            .with_transport(transport);
+        let errors = on_all(&small, |rank| {
+            let error = layer_error(rank.pass());
+            assert_eq!(rank.outputs_are_nan(), transport == Transport::Peer);
+            rank.workspace.recover().unwrap();
+            // No more than one expert a rank: that fits.
+            rank.topk_experts
+                .copy_from(&[0, 2, 4, 0, 2, 4, 0, 2, 4, -1])
+                .unwrap();
+            rank.pass().unwrap();
+            error
+        });
+        for error in errors {
+            let expected = matches!(error, LayerError::Overflow { needed: rows, capacity: 128, .. } if rows == needed);
+            assert!(expected, "{error:?}");
+        }
+        let enough = small.with_schedule_capacity(needed as u32);
+        for result in on_all(&enough, Rank::pass) {
+            result.unwrap();
+        }
     }
 }
 
 #[test]
 fn a_failed_check_is_told_to_the_others() {
     type Call = fn(&mut Rank) -> Result<()>;
-    let calls: [(&str, Call); 4] = [
+    let calls: [(&str, Call); 5] = [
         ("tokens", |rank| rank.schedule(TOKENS + 1)),
         ("topk_experts is at 0x0", |rank| {
             // SAFETY: the check refuses it.
@@ -212,16 +223,29 @@ fn a_failed_check_is_told_to_the_others() {
             }
         }),
         ("before `forward`", Rank::forward_unscheduled),
+        ("stream belongs to another device", |rank| {
+            let other = Device::emulated(EmulatorConfig::default())?.stream()?;
+            rank.stream = other;
+            let refused = rank.schedule(TOKENS);
+            rank.stream = rank.device.stream()?;
+            refused
+        }),
     ];
-    for (text, call) in calls {
-        let errors = on_all(&config(), |rank| {
+    for ((text, call), transport) in calls.iter().flat_map(|call| BOTH.map(|by| (call, by))) {
+        let errors = on_all(&config().with_transport(transport), |rank| {
             let error = match rank.group.rank() {
                 2 => {
                     let error = call(rank).unwrap_err().to_string();
                     assert!(error.contains(text), "{error}");
                     layer_error(rank.workspace.synchronize(&rank.stream))
                 }
-                _ => layer_error(rank.pass()),
+                _ => {
+                    let error = layer_error(rank.pass());
+                    // Of a pass that was begun nothing is left.
+                    let begun = transport == Transport::Peer || text.contains("aligned");
+                    assert_eq!(rank.outputs_are_nan(), begun, "{text}");
+                    error
+                }
             };
             rank.recovers().unwrap();
             error
@@ -245,8 +269,16 @@ impl Rank {
 
 #[test]
 fn a_rank_that_does_not_come_ends_the_others_wait() {
-    let hasty = config().with_deadlines(Duration::from_millis(60), Duration::from_millis(60));
-    for scheduled in [false, true] {
+    let cases = [false, true].map(|scheduled| BOTH.map(|by| (scheduled, by)));
+    for (scheduled, transport) in cases.into_iter().flatten() {
+        // Emulated kernels take their time, which an exchange counts.
+        let deadline = Duration::from_millis(match transport {
+            Transport::Peer => 60,
+            Transport::Nccl => 2000,
+        });
+        let hasty = config()
+            .with_deadlines(deadline, deadline)
+            .with_transport(transport);
         let start = Instant::now();
         let errors = on_all(&hasty, |rank| {
             if rank.group.rank() == 0 {
@@ -255,7 +287,7 @@ fn a_rank_that_does_not_come_ends_the_others_wait() {
                     let _ = rank.schedule(TOKENS);
                     let _ = rank.stream.synchronize();
                 }
-                std::thread::sleep(Duration::from_millis(500));
+                std::thread::sleep(deadline + Duration::from_millis(500));
                 rank.recovers().unwrap();
                 return None;
             }
@@ -267,10 +299,12 @@ fn a_rank_that_does_not_come_ends_the_others_wait() {
         for error in errors[1..].iter().flatten() {
             let text = error.to_string();
             let wait = if scheduled { "tokens" } else { "routes" };
-            let told = matches!(
-                error,
-                LayerError::Deadline { rank: 0, .. } | LayerError::Aborted { .. }
-            );
+            let told = match (transport, error) {
+                (Transport::Peer, LayerError::Deadline { rank: 0, .. }) => true,
+                (Transport::Peer, LayerError::Aborted { .. }) => true,
+                (Transport::Nccl, LayerError::Late { ranks, .. }) => ranks == &[0],
+                _ => false,
+            };
             assert!(told && text.contains(wait), "{text}");
         }
         assert!(start.elapsed() < Duration::from_secs(60));

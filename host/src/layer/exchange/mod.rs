@@ -92,9 +92,17 @@ impl Exchange {
     ) -> Result<Vec<Vec<u8>>, Failure> {
         let deadline = self.config.deadline(wait);
         self.group.set_timeout(deadline);
-        let met = self.group.try_all_gather(own.as_ref().map(Vec::clone));
+        // Which call it is goes along: they all meet here, so the group can't tell them apart.
+        let tagged = |own: &Vec<u8>| [own.as_slice(), &[wait as u8]].concat();
+        let met = self.group.try_all_gather(own.as_ref().map(tagged));
         match (own, met) {
-            (Ok(_), Ok(all)) => Ok(all),
+            (Ok(_), Ok(mut all)) => {
+                let other = |own: &mut Vec<u8>| own.pop() != Some(wait as u8);
+                match all.iter_mut().position(other) {
+                    None => Ok(all),
+                    Some(rank) => Err(self.different(rank, wait)),
+                }
+            }
             (Ok(_), Err(error)) => {
                 let kept = of_group(error, wait, deadline);
                 Err(Failure {
@@ -106,6 +114,21 @@ impl Exchange {
                 kept: kept(&told),
                 told,
             }),
+        }
+    }
+
+    /// Ranks came with different calls, which all of them see.
+    fn different(&self, rank: usize, wait: Wait) -> Failure {
+        let own = self.group.rank();
+        let kept = LayerError::Group {
+            text: format!(
+                "rank {rank} and rank {own} made different calls: all ranks make the same calls in the same order"
+            ),
+            wait: WaitName(Some(wait)),
+        };
+        Failure {
+            told: kept.clone().into(),
+            kept,
         }
     }
 
