@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use mok::layer::{Group, LayerError, MoeConfig, Transport};
 use mok::{Error, Result};
+use mok_tests::rank::Rank;
 
-use super::errors::{Rank, TOKENS};
+use super::errors::{TOKENS, problem};
 use super::numbers::ranks;
 
 /// Where a rank goes.
@@ -31,7 +32,7 @@ fn run(transport: Transport, leaves: Leaves) -> Vec<(Result<()>, Result<()>)> {
             .map(|(device, group)| {
                 scope.spawn(move || {
                     let group = Arc::new(group);
-                    let mut rank = Rank::new(device, &group, &config).unwrap();
+                    let mut rank = Rank::new(&problem(config), device, &group).unwrap();
                     rank.pass().unwrap();
                     group.barrier().unwrap();
                     if group.rank() != 1 {

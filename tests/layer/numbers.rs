@@ -94,7 +94,9 @@ fn any_routing_on_any_ranks_is_right() {
         let others = alone.outputs(&ranks(1, seed + 1), 1);
         prop_assert!(others == outputs, "one rank gives other bits");
         let count = problem.tokens.len();
-        let exchanged = problem.by(Transport::Nccl).outputs(&ranks(count, seed + 2), 2);
+        let exchanged = problem
+            .by(Transport::Nccl)
+            .outputs(&ranks(count, seed + 2), 2);
         prop_assert!(exchanged == outputs, "an exchange gives other bits");
         Ok(())
     });

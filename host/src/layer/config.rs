@@ -37,6 +37,17 @@ pub enum Transport {
     Nccl,
 }
 
+impl Transport {
+    /// Whether this machine has the library that the transport needs on GPUs; loads it. Emulated
+    /// devices and a single rank need none.
+    pub fn check_library(self) -> Result<(), LayerError> {
+        match self {
+            Transport::Peer => Ok(()),
+            Transport::Nccl => super::exchange::check_library(),
+        }
+    }
+}
+
 /// A mixture-of-experts layer: its sizes, and the settings of its calls. The same on every rank.
 ///
 /// ```

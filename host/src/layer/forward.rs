@@ -161,9 +161,8 @@ impl MoeLayer {
             return opened.map(drop);
         };
         // SAFETY: the same contract.
-        let passed = opened.and_then(|_| unsafe {
-            pass(tokens).exchanged(&exchange, x, router_weights, out)
-        });
+        let passed = opened
+            .and_then(|_| unsafe { pass(tokens).exchanged(&exchange, x, router_weights, out) });
         if passed.is_err() {
             let bytes = 2 * u64::from(tokens) * u64::from(workspace.config.hidden);
             // SAFETY: the same contract. What went wrong before is what is told.

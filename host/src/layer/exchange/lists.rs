@@ -93,7 +93,11 @@ mod tests {
             let mut own = Vec::new();
             for (source, chosen) in all.iter().enumerate() {
                 for (route, _) in chosen.iter().enumerate().filter(|c| *c.1 == expert as i32) {
-                    own.push(((route / top_k) as u32, source as u32, (route % top_k) as u32));
+                    own.push((
+                        (route / top_k) as u32,
+                        source as u32,
+                        (route % top_k) as u32,
+                    ));
                 }
             }
             own.sort_unstable();

@@ -21,6 +21,7 @@ mod nccl;
 mod wire;
 
 pub(super) use lists::Lists;
+pub(super) use nccl::check_library;
 pub(super) use wire::Part;
 use wire::Wire;
 

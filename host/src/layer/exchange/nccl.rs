@@ -147,6 +147,11 @@ impl Functions {
     }
 }
 
+/// Loads the library, or says why it can't.
+pub(in crate::layer) fn check_library() -> Result<(), LayerError> {
+    Functions::get().map(drop)
+}
+
 /// A communicator; null once it was given up.
 struct Comm(ncclComm_t);
 
@@ -186,7 +191,11 @@ impl Nccl {
         };
         let all = group.try_all_gather(own)?;
         let mut id = ncclUniqueId { internal: [0; 128] };
-        for (to, from) in id.internal.iter_mut().zip(all.first().into_iter().flatten()) {
+        for (to, from) in id
+            .internal
+            .iter_mut()
+            .zip(all.first().into_iter().flatten())
+        {
             *to = *from as c_char;
         }
         let nccl = Nccl {
@@ -216,13 +225,7 @@ impl Nccl {
         // SAFETY: NCCL writes the communicator, and reads as much of the configuration as its
         // size says; the device's context is current.
         let code = unsafe {
-            (self.functions.init)(
-                &mut comm.0,
-                ranks as c_int,
-                id,
-                rank as c_int,
-                &mut config,
-            )
+            (self.functions.init)(&mut comm.0, ranks as c_int, id, rank as c_int, &mut config)
         };
         let begun = self
             .functions
@@ -230,7 +233,12 @@ impl Nccl {
             .map_err(Into::into);
         let joined = begun.and_then(|()| {
             let until = Instant::now() + deadline;
-            self.finish(&comm, "ncclCommInitRankConfig", Wait::Routes, (until, deadline))
+            self.finish(
+                &comm,
+                "ncclCommInitRankConfig",
+                Wait::Routes,
+                (until, deadline),
+            )
         });
         if joined.is_err() {
             self.give_up(&mut comm);
@@ -401,12 +409,8 @@ impl Wire for Nccl {
     }
 
     fn settle(&self) -> Result<()> {
-        let pending = std::mem::take(
-            &mut *self
-                .pending
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let pending =
+            std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
         for Pending { before, after } in pending {
             // What this rank computes first takes as long as it takes; then the others are late.
             let settled = self
