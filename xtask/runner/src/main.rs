@@ -31,7 +31,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     Emu(Box<emu::Args>),
     Golden(golden::Args),
     Fuzz(fuzz::Args),
@@ -47,7 +47,10 @@ fn main() -> ExitCode {
             // Help is no error, and goes to standard output.
             if error.use_stderr() && env::args_os().any(|arg| arg == "--json") {
                 match env::args_os().nth(1) {
-                    Some(command) if command == "run" => run::print_usage_error(&error),
+                    Some(command) if command == "run" => {
+                        let gemm = env::args_os().nth(2).is_some_and(|form| form == "gemm");
+                        run::print_usage_error(&error, gemm);
+                    }
                     Some(command) if command == "emu" => emu::print_usage_error(&error),
                     _ => {}
                 }
@@ -66,7 +69,9 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            if !error.is::<run::Told>() {
+                eprintln!("error: {error:#}");
+            }
             ExitCode::from(2)
         }
     }
