@@ -9,8 +9,8 @@ mod output;
 mod problem;
 mod rank;
 mod report;
-mod routing;
-mod shape;
+pub mod routing;
+pub mod shape;
 mod verify;
 
 use std::fmt;
@@ -218,7 +218,10 @@ pub fn run(args: &Args) -> Result<bool> {
         Ok(passed) => Ok(passed),
         Err(error) => {
             if !job.speaks {
-                eprintln!("rank {}: {error:#}", std::env::var("RANK").unwrap_or_default());
+                eprintln!(
+                    "rank {}: {error:#}",
+                    std::env::var("RANK").unwrap_or_default()
+                );
                 return Err(Told.into());
             }
             if args.json && !error.is::<Told>() {
@@ -296,7 +299,9 @@ impl Job<'_> {
                 self.ranks = args.ranks.map_or(2, |ranks| ranks as usize);
                 match (args.launch, &found) {
                     (Some(Launch::Processes), Found::Emulator) => {
-                        bail!("emulated ranks are threads of one process: leave out --launch processes")
+                        bail!(
+                            "emulated ranks are threads of one process: leave out --launch processes"
+                        )
                     }
                     (Some(Launch::Processes), _) => self.as_parent(),
                     _ => self.as_threads(&found),
@@ -325,7 +330,8 @@ impl Job<'_> {
             Found::Emulator => "emulator",
             Found::Gpus(_) => "cuda",
         };
-        if let (Found::Emulator, Some(arch)) = (&found, wanted.filter(|&arch| arch != Arch::Sm90a)) {
+        if let (Found::Emulator, Some(arch)) = (&found, wanted.filter(|&arch| arch != Arch::Sm90a))
+        {
             bail!(
                 "--arch {}: the emulated GPU is {}",
                 arch.name(),
@@ -341,7 +347,11 @@ impl Job<'_> {
         let ended = launch::processes(self.ranks)?;
         let lost = ended.lost();
         let told = !ended.printed.is_empty();
-        let refused = ended.statuses.first().and_then(std::process::ExitStatus::code) == Some(2);
+        let refused = ended
+            .statuses
+            .first()
+            .and_then(std::process::ExitStatus::code)
+            == Some(2);
         if lost.is_empty() || refused && (told || !self.args.json) {
             print!("{}", ended.printed);
         }
@@ -408,8 +418,7 @@ impl Job<'_> {
             }
         };
         let progress = self.progress();
-        let (finished, outputs) =
-            launch::threads(&problem, self.work(found), &devices, &progress)?;
+        let (finished, outputs) = launch::threads(&problem, self.work(found), &devices, &progress)?;
         drop(progress);
         self.report(&problem, finished, &outputs)
     }
@@ -456,7 +465,10 @@ impl Job<'_> {
         };
         let problem = Problem::new(self.args, self.ranks, default)?;
         if self.speaks {
-            problem.notes.iter().for_each(|note| eprintln!("note: {note}"));
+            problem
+                .notes
+                .iter()
+                .for_each(|note| eprintln!("note: {note}"));
         }
         if matches!(found, Found::Emulator) {
             estimate::admit(&problem, self.work(found), self.args.force)?;

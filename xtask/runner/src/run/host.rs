@@ -18,7 +18,9 @@ pub fn checks(problem: &Problem, data: &RankData, archs: &[Arch]) -> Result<Vec<
     host_checks::embedded(archs, &mut checks);
     let hidden = problem.shape.hidden as usize;
     let count = (data.x.len() / hidden).min(TOKENS);
-    let finite = data.x[..count * hidden].iter().all(|value| value.is_finite());
+    let finite = data.x[..count * hidden]
+        .iter()
+        .all(|value| value.is_finite());
     if count > 0 && finite {
         checks.extend(references(problem, data, count)?);
     }
@@ -36,7 +38,10 @@ fn beyond_limits(problem: &Problem) -> usize {
     wrong[3].experts = 1025;
     wrong[4].max_tokens = (1 << 20) + 1;
     wrong[5].swiglu_limit = Some(-1.0);
-    wrong.iter().filter(|config| config.check(ranks).is_ok()).count()
+    wrong
+        .iter()
+        .filter(|config| config.check(ranks).is_ok())
+        .count()
         + usize::from(right.check(73).is_ok())
 }
 
@@ -48,7 +53,11 @@ fn references(problem: &Problem, data: &RankData, count: usize) -> Result<Vec<Ch
     let router_weights = &data.routes.weights[..count * top_k];
     let chosen = &data.routes.experts[..count * top_k];
     // Their experts alone, numbered anew.
-    let mut used: Vec<i32> = chosen.iter().copied().filter(|&expert| expert >= 0).collect();
+    let mut used: Vec<i32> = chosen
+        .iter()
+        .copied()
+        .filter(|&expert| expert >= 0)
+        .collect();
     used.sort_unstable();
     used.dedup();
     let number = |expert: &i32| used.binary_search(expert).map_or(-1, |at| at as i32);
@@ -90,7 +99,9 @@ fn references(problem: &Problem, data: &RankData, count: usize) -> Result<Vec<Ch
     let mut worst = 0f64;
     for (token, values) in exact.iter() {
         let defined = definition(token, None);
-        let size = defined.iter().fold(1f64, |size, value| size.max(value.abs()));
+        let size = defined
+            .iter()
+            .fold(1f64, |size, value| size.max(value.abs()));
         for (value, defined) in values.iter().zip(&defined) {
             worst = worst.max((value - defined).abs() / size);
         }
@@ -100,9 +111,8 @@ fn references(problem: &Problem, data: &RankData, count: usize) -> Result<Vec<Ch
         .flat_map(|(_, values)| values.iter().map(|&value| bf16::from_f64(value)))
         .collect();
     let judge = |values: &[bf16]| -> Result<bool> {
-        let passes = |reference: &Reference, limits| {
-            anyhow::Ok(reference.compare(values)?.passes(limits))
-        };
+        let passes =
+            |reference: &Reference, limits| anyhow::Ok(reference.compare(values)?.passes(limits));
         Ok(passes(&exact, EXACT)? && passes(&rounded, ROUNDED)?)
     };
     let mut missed = 0;
@@ -166,7 +176,10 @@ fn plant(right: &[bf16], hidden: usize) -> Vec<Vec<bf16>> {
     let faults: [fn(&mut [bf16]); 4] = [
         |row| row.fill(bf16::ZERO),
         |row| row[0] = bf16::NAN,
-        |row| row.iter_mut().for_each(|value| *value = bf16::from_f32(2.0 * value.to_f32())),
+        |row| {
+            row.iter_mut()
+                .for_each(|value| *value = bf16::from_f32(2.0 * value.to_f32()))
+        },
         |row| row.rotate_left(1),
     ];
     faults

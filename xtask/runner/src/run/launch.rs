@@ -30,7 +30,9 @@ pub enum Launch {
 
 /// Whether a launcher has started this process as one rank of several.
 pub fn launched() -> bool {
-    ["RANK", "WORLD_SIZE"].iter().any(|name| env::var_os(name).is_some())
+    ["RANK", "WORLD_SIZE"]
+        .iter()
+        .any(|name| env::var_os(name).is_some())
 }
 
 /// A thread may have to wait for another's hours of emulation.
@@ -158,7 +160,9 @@ pub fn processes(ranks: usize) -> Result<Ended> {
     // Freed at once: should another take it, the job's id leads the ranks to the next port.
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let port = port.context("finding a free port")?.port();
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     let job = format!("mok-run-{}-{}", std::process::id(), now.as_nanos());
     let mut started = Started(Vec::new());
     for rank in 0..ranks {
@@ -173,8 +177,14 @@ pub fn processes(ranks: usize) -> Result<Ended> {
             .env("MASTER_PORT", port.to_string())
             .env("MOK_JOB_ID", &job)
             .stdin(Stdio::null())
-            .stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() });
-        let child = command.spawn().with_context(|| format!("starting rank {rank}"))?;
+            .stdout(if rank == 0 {
+                Stdio::piped()
+            } else {
+                Stdio::null()
+            });
+        let child = command
+            .spawn()
+            .with_context(|| format!("starting rank {rank}"))?;
         started.0.push(child);
     }
     let pipe = started.0.first_mut().and_then(|child| child.stdout.take());

@@ -42,19 +42,35 @@ pub fn check(path: &Path) -> Result<()> {
 }
 
 /// Writes the file beside its place, then puts it there: it is whole, or as it was before.
-pub fn write(path: &Path, problem: &Problem, outputs: &Outputs, sha256: Option<&str>) -> Result<()> {
+pub fn write(
+    path: &Path,
+    problem: &Problem,
+    outputs: &Outputs,
+    sha256: Option<&str>,
+) -> Result<()> {
     let total: usize = problem.tokens.iter().sum();
     let (hidden, top_k) = (problem.shape.hidden as usize, problem.shape.top_k as usize);
     let view = |dtype, columns, bytes| TensorView::new(dtype, vec![total, columns], bytes);
     let tensors = [
-        ("out", view(Dtype::BF16, hidden, bytemuck::cast_slice(&outputs.out))?),
+        (
+            "out",
+            view(Dtype::BF16, hidden, bytemuck::cast_slice(&outputs.out))?,
+        ),
         (
             "topk_experts",
-            view(Dtype::I32, top_k, bytemuck::cast_slice(&outputs.topk_experts))?,
+            view(
+                Dtype::I32,
+                top_k,
+                bytemuck::cast_slice(&outputs.topk_experts),
+            )?,
         ),
         (
             "router_weights",
-            view(Dtype::F32, top_k, bytemuck::cast_slice(&outputs.router_weights))?,
+            view(
+                Dtype::F32,
+                top_k,
+                bytemuck::cast_slice(&outputs.router_weights),
+            )?,
         ),
     ];
     let tokens: Vec<String> = problem.tokens.iter().map(usize::to_string).collect();
@@ -77,7 +93,10 @@ pub fn write(path: &Path, problem: &Problem, outputs: &Outputs, sha256: Option<&
         .tempfile_in(folder_of(path))
         .with_context(|| format!("writing {shown}"))?;
     std::io::Write::write_all(&mut file, &bytes).with_context(|| format!("writing {shown}"))?;
-    file.as_file().sync_all().with_context(|| format!("writing {shown}"))?;
-    file.persist(path).with_context(|| format!("writing {shown}"))?;
+    file.as_file()
+        .sync_all()
+        .with_context(|| format!("writing {shown}"))?;
+    file.persist(path)
+        .with_context(|| format!("writing {shown}"))?;
     Ok(())
 }

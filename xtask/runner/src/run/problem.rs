@@ -233,7 +233,10 @@ impl RouteSource {
                     "{} has neither topk_experts and router_weights nor a router ({}): choose with \
                      --routing uniform, zipf or one-expert",
                     inputs.shown(),
-                    experts.map_or("of a checkpoint".into(), |e| format!("{}gate.weight", e.block))
+                    experts.map_or("of a checkpoint".into(), |e| format!(
+                        "{}gate.weight",
+                        e.block
+                    ))
                 )
             }
         }
@@ -285,7 +288,10 @@ fn of_experts(args: &Args, experts: &Experts, notes: &mut Vec<String>) -> Result
         );
     }
     if let Some(tensor) = experts.rounded() {
-        notes.push(format!("weights are {:?} ({}), and rounded to bf16", tensor.dtype, tensor.name));
+        notes.push(format!(
+            "weights are {:?} ({}), and rounded to bf16",
+            tensor.dtype, tensor.name
+        ));
     }
     Ok(own)
 }
@@ -322,7 +328,10 @@ fn split(
         let tokens: Vec<usize> = tokens.iter().map(|&tokens| tokens as usize).collect();
         let total: usize = tokens.iter().sum();
         if let Some(there) = there {
-            ensure!(total == there, "--tokens adds up to {total}, and x has {there} tokens");
+            ensure!(
+                total == there,
+                "--tokens adds up to {total}, and x has {there} tokens"
+            );
         }
         return Ok(tokens);
     }
@@ -330,9 +339,7 @@ fn split(
         Some(total) => Ok((0..ranks)
             .map(|rank| total / ranks + usize::from(rank < total % ranks))
             .collect()),
-        None if inputs.is_empty() || args.shape.is_some() => {
-            Ok(vec![shape.tokens as usize; ranks])
-        }
+        None if inputs.is_empty() || args.shape.is_some() => Ok(vec![shape.tokens as usize; ranks]),
         None => bail!(
             "{} has no x: add a file that has one to --input, or say with --tokens how many are to \
              be made up",

@@ -129,7 +129,10 @@ pub fn run(
         host: group.host_name(rank).to_owned(),
         device: device.map(|device| device.name().to_owned()),
         tokens: problem.range(rank).len(),
-        experts: [problem.local_experts(rank).start, problem.local_experts(rank).end],
+        experts: [
+            problem.local_experts(rank).start,
+            problem.local_experts(rank).end,
+        ],
         rows: counts.rows(problem, rank).map(u64::from).sum(),
         padded_rows: counts.rows(problem, rank).map(segment).sum(),
         capacity: config.capacity(group.world_size()),
@@ -156,7 +159,9 @@ pub fn run(
     let reports = gather(group, &serde_json::to_vec(&report)?)?;
     let reports = reports.iter().map(|bytes| serde_json::from_slice(bytes));
     Ok(Finished {
-        reports: reports.collect::<Result<_, _>>().context("a rank's report")?,
+        reports: reports
+            .collect::<Result<_, _>>()
+            .context("a rank's report")?,
         digests: gather(group, &own)?.concat(),
         data,
         out,
@@ -211,7 +216,12 @@ impl Counts {
 
     /// Rows of each of a rank's experts.
     fn rows<'a>(&'a self, problem: &Problem, rank: usize) -> impl Iterator<Item = u32> + 'a {
-        let of_expert = |expert| self.0.iter().map(move |counts: &Vec<u32>| counts[expert]).sum();
+        let of_expert = |expert| {
+            self.0
+                .iter()
+                .map(move |counts: &Vec<u32>| counts[expert])
+                .sum()
+        };
         problem.local_experts(rank).map(of_expert)
     }
 
@@ -219,12 +229,17 @@ impl Counts {
         let row = 2 * u64::from(problem.shape.hidden);
         let routes = |from: usize, to: usize| -> u64 {
             let experts = problem.local_experts(to);
-            self.0[from][experts].iter().map(|&count| u64::from(count)).sum()
+            self.0[from][experts]
+                .iter()
+                .map(|&count| u64::from(count))
+                .sum()
         };
         let others = || (0..self.0.len()).filter(|&other| other != rank);
         let list = 4 * u64::from(problem.shape.top_k);
         LinkBytes {
-            routes: others().map(|other| list * problem.range(other).len() as u64).sum(),
+            routes: others()
+                .map(|other| list * problem.range(other).len() as u64)
+                .sum(),
             dispatch: others().map(|other| row * routes(other, rank)).sum(),
             combine: others().map(|other| row * routes(rank, other)).sum(),
         }
@@ -299,7 +314,10 @@ impl DeviceWeights {
                 buffer.slice_mut(place.clone())?.copy_from(&values)?;
             }
         }
-        for (buffer, values) in all[3..].iter_mut().zip(problem.shared()?.into_iter().flatten()) {
+        for (buffer, values) in all[3..]
+            .iter_mut()
+            .zip(problem.shared()?.into_iter().flatten())
+        {
             buffer.copy_from(&values)?;
         }
         Ok(DeviceWeights(all))
@@ -426,7 +444,10 @@ impl Tensors {
         let [x, out] = [self.x.ptr(), self.out.ptr()];
         let weights = self.router_weights.ptr();
         // SAFETY: as above; `out` overlaps nothing.
-        unsafe { self.layer.forward(&self.schedule, x, weights, out, &self.stream) }
+        unsafe {
+            self.layer
+                .forward(&self.schedule, x, weights, out, &self.stream)
+        }
     }
 
     /// Enqueues a pass, with marks around its two halves.

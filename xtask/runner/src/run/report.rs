@@ -205,13 +205,19 @@ impl Report {
         parts.push(self.ranks_table().to_string());
         parts.push(String::new());
         parts.extend(self.total.as_ref().map(|total| total.told(self.ranks)));
-        let arch = self.place.arch.map_or(String::new(), |arch| format!(", {arch}"));
+        let arch = self
+            .place
+            .arch
+            .map_or(String::new(), |arch| format!(", {arch}"));
         parts.push(format!(
             "backend: {}{arch}; {} ranks as {}, transport {}",
             self.place.backend, self.ranks, self.place.launch, self.place.transport
         ));
         let failed = self.checks.iter().filter(|check| !check.passed()).count();
-        parts.push(format!("{} passed, {failed} failed", self.checks.len() - failed));
+        parts.push(format!(
+            "{} passed, {failed} failed",
+            self.checks.len() - failed
+        ));
         parts.join("\n")
     }
 
@@ -368,7 +374,10 @@ impl Total {
 
 impl TotalTime {
     fn new(simulated: bool, reports: &[RankReport], operations: f64) -> Option<TotalTime> {
-        let times: Vec<_> = reports.iter().filter_map(|report| report.time.as_ref()).collect();
+        let times: Vec<_> = reports
+            .iter()
+            .filter_map(|report| report.time.as_ref())
+            .collect();
         let passes = times.first()?.forward_ms.len();
         let slowest = |of: &dyn Fn(usize, usize) -> f32| -> f32 {
             let slowest = (0..passes).map(|pass| {

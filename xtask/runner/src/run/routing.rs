@@ -68,13 +68,25 @@ pub fn made_up(routing: Routing, seed: u64, shape: &LayerShape, tokens: Range<us
                     .collect();
                 race.sort_by(|a, b| a.0.total_cmp(&b.0));
                 // More choices than experts: they are taken again.
-                race.iter().cycle().take(top_k).map(|&(_, expert)| expert).collect()
+                race.iter()
+                    .cycle()
+                    .take(top_k)
+                    .map(|&(_, expert)| expert)
+                    .collect()
             }
         };
         let weighed = chosen.into_iter().zip(raw);
-        weighed.map(|(expert, weight)| (expert as i32, weight as f32)).collect()
+        weighed
+            .map(|(expert, weight)| (expert as i32, weight as f32))
+            .collect()
     };
-    Routes::of_tokens(tokens.into_par_iter().with_min_len(64).map(of_token).collect())
+    Routes::of_tokens(
+        tokens
+            .into_par_iter()
+            .with_min_len(64)
+            .map(of_token)
+            .collect(),
+    )
 }
 
 #[cfg(test)]
@@ -96,7 +108,10 @@ mod tests {
             let some = made_up(routing, 3, &shape(7, 3), 5..9);
             assert_eq!(all.experts[15..27], some.experts);
             assert_eq!(all.weights[15..27], some.weights);
-            assert_ne!(all.weights, made_up(routing, 4, &shape(7, 3), 0..20).weights);
+            assert_ne!(
+                all.weights,
+                made_up(routing, 4, &shape(7, 3), 0..20).weights
+            );
         }
     }
 
@@ -107,16 +122,25 @@ mod tests {
             let routes = made_up(routing, 1, &shape(8, 2), 0..2000);
             for token in routes.experts.chunks(2) {
                 assert!(routing == Routing::OneExpert || token[0] != token[1]);
-                token.iter().for_each(|&expert| counts[expert as usize] += 1);
+                token
+                    .iter()
+                    .for_each(|&expert| counts[expert as usize] += 1);
             }
             for weights in routes.weights.chunks(2) {
                 assert!((weights[0] + weights[1] - 1.0).abs() < 1e-6);
             }
             counts
         };
-        assert!(count(Routing::Uniform).iter().all(|&count| (400..600).contains(&count)));
+        assert!(
+            count(Routing::Uniform)
+                .iter()
+                .all(|&count| (400..600).contains(&count))
+        );
         let zipf = count(Routing::Zipf);
-        assert!(zipf.is_sorted_by(|a, b| a > b) && zipf[0] > 5 * zipf[7], "{zipf:?}");
+        assert!(
+            zipf.is_sorted_by(|a, b| a > b) && zipf[0] > 5 * zipf[7],
+            "{zipf:?}"
+        );
         assert_eq!(count(Routing::OneExpert)[4], 4000);
         // As many as there are, and more.
         for top_k in [3, 5, 32] {

@@ -65,7 +65,8 @@ impl LayerShape {
                 names.join(", ")
             )
         };
-        let numbers: Result<Vec<u32>, _> = text.split(',').map(|part| part.trim().parse()).collect();
+        let numbers: Result<Vec<u32>, _> =
+            text.split(',').map(|part| part.trim().parse()).collect();
         let sizes = numbers.map_err(|_| wrong())?.try_into();
         let sizes: [u32; 5] = sizes.map_err(|_| wrong())?;
         Ok(named(sizes, 0))
@@ -86,9 +87,8 @@ impl LayerShape {
 
     /// Floating-point operations of so many routes and tokens.
     pub fn operations(&self, routes: u64, tokens: u64) -> f64 {
-        let each = |rows: u64, inner: u32| {
-            6.0 * rows as f64 * f64::from(self.hidden) * f64::from(inner)
-        };
+        let each =
+            |rows: u64, inner: u32| 6.0 * rows as f64 * f64::from(self.hidden) * f64::from(inner);
         each(routes, self.intermediate) + each(tokens, self.shared)
     }
 }
@@ -100,12 +100,25 @@ mod tests {
     #[test]
     fn names_and_numbers() {
         let shape = LayerShape::parse("dsv3").expect("a name");
-        assert_eq!((shape.experts, shape.shared, shape.tokens), (256, 2048, 8192));
+        assert_eq!(
+            (shape.experts, shape.shared, shape.tokens),
+            (256, 2048, 8192)
+        );
         let shape = LayerShape::parse("4, 64,128,2,9").expect("five numbers");
         assert_eq!(shape, named([4, 64, 128, 2, 9], 0));
-        for wrong in ["", "dsv", "1,2,3,4", "1,2,3,4,5,6", "1,2,3,4,-5", "1,2,3,4,99999999999"] {
+        for wrong in [
+            "",
+            "dsv",
+            "1,2,3,4",
+            "1,2,3,4,5,6",
+            "1,2,3,4,-5",
+            "1,2,3,4,99999999999",
+        ] {
             let told = LayerShape::parse(wrong).expect_err(wrong);
-            assert!(told.contains("tiny") && told.contains("E,H,I,K,T"), "{told}");
+            assert!(
+                told.contains("tiny") && told.contains("E,H,I,K,T"),
+                "{told}"
+            );
         }
     }
 
@@ -113,7 +126,9 @@ mod tests {
     fn every_named_layer_is_within_the_limits() {
         for (name, shape) in NAMED {
             let config = shape.config(shape.tokens as usize);
-            config.check(1).unwrap_or_else(|error| panic!("{name}: {error}"));
+            config
+                .check(1)
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
         }
     }
 }

@@ -254,7 +254,10 @@ impl Loaded {
             up: &[],
             down: &[],
         };
-        let experts = self.0.iter().map(|expert| expert.as_ref().map_or(nothing, view));
+        let experts = self
+            .0
+            .iter()
+            .map(|expert| expert.as_ref().map_or(nothing, view));
         let hidden = problem.shape.hidden as usize;
         let layer = Layer::new(hidden, experts.collect(), shared.map(view))?;
         Ok(match problem.swiglu_limit {

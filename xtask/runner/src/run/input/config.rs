@@ -42,14 +42,18 @@ impl Config {
     /// A whole number from 1 that must be there.
     pub fn count(&self, key: &str) -> Result<usize> {
         let value = self.values.get(key).and_then(Value::as_u64);
-        let count = value.filter(|&value| value > 0).and_then(|value| usize::try_from(value).ok());
+        let count = value
+            .filter(|&value| value > 0)
+            .and_then(|value| usize::try_from(value).ok());
         count.ok_or_else(|| self.wrong(key, "a whole number from 1"))
     }
 
     /// A finite number that must be there.
     pub fn number(&self, key: &str) -> Result<f32> {
         let value = self.values.get(key).and_then(Value::as_f64);
-        let value = value.map(|value| value as f32).filter(|value| value.is_finite());
+        let value = value
+            .map(|value| value as f32)
+            .filter(|value| value.is_finite());
         value.ok_or_else(|| self.wrong(key, "a number"))
     }
 

@@ -52,7 +52,9 @@ fn place(name: &str) -> Option<(Place<'_>, usize)> {
     let [layer, block, "experts", expert, matrix, "weight"] = parts.get(at + 1..)? else {
         return None;
     };
-    let scheme = Scheme::ALL.into_iter().find(|scheme| scheme.block() == *block)?;
+    let scheme = Scheme::ALL
+        .into_iter()
+        .find(|scheme| scheme.block() == *block)?;
     scheme.matrices().contains(matrix).then_some(())?;
     let before: usize = parts[..at].iter().map(|part| part.len() + 1).sum();
     let place = Place {
@@ -101,13 +103,20 @@ impl Experts {
                 "--layer {layer}: {} has no layer with experts: {LOOKED_FOR}",
                 inputs.shown()
             );
-            bail!("--layer {layer} has no experts in {}: layers {layers:?} have", inputs.shown());
+            bail!(
+                "--layer {layer} has no experts in {}: layers {layers:?} have",
+                inputs.shown()
+            );
         };
         Experts::load(inputs, place, last).map(Some)
     }
 
     fn load(inputs: &Inputs, place: &Place<'_>, last: usize) -> Result<Experts> {
-        let scheme = if place.mixtral { Scheme::Numbers } else { Scheme::Projections };
+        let scheme = if place.mixtral {
+            Scheme::Numbers
+        } else {
+            Scheme::Projections
+        };
         let block = format!("{}layers.{}.{}.", place.prefix, place.layer, scheme.block());
         // Whoever writes a number into a name has not allocated anything for it.
         let most = mok_kernel::route::MAX_EXPERTS as usize;
@@ -177,7 +186,8 @@ impl Experts {
     /// Intermediate size of the shared expert; 0 if there is none.
     pub fn shared_intermediate(&self) -> usize {
         let gate = self.shared.as_ref().map(|[gate, ..]| gate);
-        gate.and_then(|gate| gate.shape.first().copied()).unwrap_or(0)
+        gate.and_then(|gate| gate.shape.first().copied())
+            .unwrap_or(0)
     }
 
     /// Gate, up and down of an expert; each is read whole.

@@ -29,7 +29,9 @@ impl File {
     pub fn open(path: &Path) -> Result<File> {
         let shown = path.display();
         let mut file = fs::File::open(path).with_context(|| format!("opening {shown}"))?;
-        let metadata = file.metadata().with_context(|| format!("opening {shown}"))?;
+        let metadata = file
+            .metadata()
+            .with_context(|| format!("opening {shown}"))?;
         ensure!(metadata.is_file(), "{shown} is no file");
         let bytes = metadata.len();
         let not = |why: String| format!("{shown} is no safetensors file: {why}");
@@ -60,7 +62,10 @@ impl File {
             path: path.to_owned(),
             file: Mutex::new(file),
             data,
-            tensors: tensors.into_iter().map(|(name, info)| (name, info.clone())).collect(),
+            tensors: tensors
+                .into_iter()
+                .map(|(name, info)| (name, info.clone()))
+                .collect(),
         })
     }
 
@@ -77,12 +82,18 @@ impl File {
     /// Bytes of a tensor: so many, from a place inside it.
     pub fn read(&self, name: &str, from: usize, bytes: usize) -> Result<Vec<u8>> {
         let shown = self.path.display();
-        let info = self.tensors.get(name).with_context(|| format!("{shown} has no {name}"))?;
+        let info = self
+            .tensors
+            .get(name)
+            .with_context(|| format!("{shown} has no {name}"))?;
         let (start, end) = info.data_offsets;
         let first = start.checked_add(from);
         let last = first.and_then(|first| first.checked_add(bytes));
         let (Some(first), true) = (first, last.is_some_and(|last| last <= end)) else {
-            bail!("{name} in {shown} has {} bytes, not {bytes} from {from}", end - start);
+            bail!(
+                "{name} in {shown} has {} bytes, not {bytes} from {from}",
+                end - start
+            );
         };
         let mut read = Vec::new();
         read.try_reserve_exact(bytes)

@@ -45,7 +45,10 @@ const INDEX: &str = "model.safetensors.index.json";
 impl Inputs {
     /// Opens what is named: files, lists of parts, or folders of either.
     pub fn open(paths: &[PathBuf]) -> Result<Inputs> {
-        let sources = paths.iter().map(|path| Source::open(path)).collect::<Result<_>>()?;
+        let sources = paths
+            .iter()
+            .map(|path| Source::open(path))
+            .collect::<Result<_>>()?;
         Ok(Inputs { sources })
     }
 
@@ -129,16 +132,25 @@ impl Source {
             let mut files = Vec::new();
             for entry in fs::read_dir(path).with_context(|| format!("listing {shown}"))? {
                 let file = entry.with_context(|| format!("listing {shown}"))?.path();
-                if file.extension().is_some_and(|extension| extension == "safetensors") {
+                if file
+                    .extension()
+                    .is_some_and(|extension| extension == "safetensors")
+                {
                     files.push(file);
                 }
             }
-            ensure!(!files.is_empty(), "{shown} holds no .safetensors file and no {INDEX}");
+            ensure!(
+                !files.is_empty(),
+                "{shown} holds no .safetensors file and no {INDEX}"
+            );
             files.sort();
             for file in files {
                 source.file(&file)?;
             }
-        } else if path.extension().is_some_and(|extension| extension == "json") {
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
             source.listed(path)?;
         } else {
             source.file(path)?;
@@ -172,7 +184,10 @@ impl Source {
         for (name, part) in index.weight_map {
             // A list names files beside it, and none elsewhere.
             let plain = Path::new(&part).file_name() == Some(part.as_ref());
-            ensure!(plain, "{shown} puts {name} into {part:?}, which is no file name");
+            ensure!(
+                plain,
+                "{shown} puts {name} into {part:?}, which is no file name"
+            );
             self.tensors.insert(name, self.folder.join(part));
         }
         Ok(())
@@ -192,7 +207,10 @@ impl Source {
         };
         let info = file.tensors().get(name).with_context(|| {
             let list = self.path.display();
-            format!("{list} puts {name} into {}, which has no such tensor", path.display())
+            format!(
+                "{list} puts {name} into {}, which has no such tensor",
+                path.display()
+            )
         })?;
         Ok(Tensor {
             name: name.to_owned(),

@@ -62,7 +62,10 @@ impl Router {
         );
         let family = Family::find(inputs, experts, &config, top_k)?;
         let weight = tensor.f32(0, extent.iter().product())?;
-        ensure!(weight.iter().all(|value| value.is_finite()), "{name} is not finite");
+        ensure!(
+            weight.iter().all(|value| value.is_finite()),
+            "{name} is not finite"
+        );
         Ok(Some(Router {
             weight,
             hidden: experts.hidden,
@@ -78,7 +81,10 @@ impl Router {
             let logits = self.logits(x);
             let finite = logits.iter().all(|logit| logit.is_finite());
             let number = first + token;
-            ensure!(finite, "x is not finite in token {number}: the router can't choose its experts");
+            ensure!(
+                finite,
+                "x is not finite in token {number}: the router can't choose its experts"
+            );
             Ok(self.family.choose(&logits, self.top_k))
         });
         Ok(Routes::of_tokens(routes.collect::<Result<_>>()?))
@@ -133,7 +139,11 @@ impl Family {
              {top_k} are to be chosen"
         );
         let bias = tensor.f32(0, count)?;
-        ensure!(bias.iter().all(|value| value.is_finite()), "{} is not finite", tensor.name);
+        ensure!(
+            bias.iter().all(|value| value.is_finite()),
+            "{} is not finite",
+            tensor.name
+        );
         Ok(Family::Sigmoid {
             bias,
             groups,
@@ -164,10 +174,15 @@ impl Family {
                 normalize,
                 factor,
             } => {
-                let scores: Vec<f32> =
-                    logits.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect();
-                let mut biased: Vec<f32> =
-                    scores.iter().zip(bias).map(|(score, bias)| score + bias).collect();
+                let scores: Vec<f32> = logits
+                    .iter()
+                    .map(|logit| 1.0 / (1.0 + (-logit).exp()))
+                    .collect();
+                let mut biased: Vec<f32> = scores
+                    .iter()
+                    .zip(bias)
+                    .map(|(score, bias)| score + bias)
+                    .collect();
                 let each = biased.len() / groups;
                 let of_groups: Vec<f32> = biased
                     .chunks_exact(each)
@@ -182,13 +197,18 @@ impl Family {
                 let mut chosen = weights(&best(&biased, top_k), &scores);
                 if *normalize {
                     let sum: f32 = chosen.iter().map(|(_, weight)| weight).sum();
-                    chosen.iter_mut().for_each(|(_, weight)| *weight /= sum + 1e-20);
+                    chosen
+                        .iter_mut()
+                        .for_each(|(_, weight)| *weight /= sum + 1e-20);
                 }
                 chosen.iter_mut().for_each(|(_, weight)| *weight *= factor);
                 chosen
             }
         };
-        weighed.into_iter().map(|(expert, weight)| (expert as i32, weight)).collect()
+        weighed
+            .into_iter()
+            .map(|(expert, weight)| (expert as i32, weight))
+            .collect()
     }
 }
 
@@ -201,7 +221,10 @@ fn best(values: &[f32], count: usize) -> Vec<usize> {
 }
 
 fn weights(chosen: &[usize], scores: &[f32]) -> Vec<(usize, f32)> {
-    chosen.iter().map(|&expert| (expert, scores[expert])).collect()
+    chosen
+        .iter()
+        .map(|&expert| (expert, scores[expert]))
+        .collect()
 }
 
 #[cfg(test)]
