@@ -193,7 +193,7 @@ pub enum Error {
     Comm(#[from] mok_comm::Error),
     /// Ranks whose emulated GPUs cannot reach each other.
     #[error(
-        "ranks {rank} and {other} have GPUs of different emulated machines: make them with one `Device::emulated_peers`, for threads of one process"
+        "ranks {rank} and {other} have GPUs of different emulated machines: make them with one `Device::emulated_peers`, for threads of one process, or use Transport::Nccl"
     )]
     OtherMachine {
         /// This rank.

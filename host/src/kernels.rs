@@ -55,6 +55,7 @@ pub(crate) struct LayerKernels {
     pub scatter: Kernel,
     pub dispatch: Kernel,
     pub combine: Kernel,
+    pub permute: Kernel,
     pub swiglu: Kernel,
     pub weigh: Kernel,
 }
@@ -70,6 +71,7 @@ impl LayerKernels {
             scatter: module.shipped_kernel(&unfused::SCATTER)?,
             dispatch: module.shipped_kernel(&unfused::DISPATCH)?,
             combine: module.shipped_kernel(&unfused::COMBINE)?,
+            permute: module.shipped_kernel(&unfused::PERMUTE)?,
             swiglu: module.shipped_kernel(&unfused::SWIGLU)?,
             weigh: module.shipped_kernel(&unfused::WEIGH)?,
         })

@@ -54,6 +54,10 @@ numbered! {
         Aborted = 4,
         /// A check on the host of a rank failed.
         HostCheck = 5,
+        /// A rank is gone: written by the host of each rank that is left, into its own abort word.
+        Lost = 6,
+        /// The group of ranks can't be used any more: written as [`Code::Lost`].
+        Group = 7,
     }
 }
 
@@ -78,5 +82,5 @@ pub const fn abort_word(rank: u32, code: Code) -> u64 {
 
 /// The rank of an abort word, and the code's number.
 pub const fn abort_of(word: u64) -> (u32, u64) {
-    (((word >> 32) - 1) as u32, word & 0xffff_ffff)
+    ((word >> 32).wrapping_sub(1) as u32, word & 0xffff_ffff)
 }

@@ -47,6 +47,7 @@ pub static ENTRIES: &[&launch::LaunchSpec] = &[
     &unfused::SCATTER,
     &unfused::DISPATCH,
     &unfused::COMBINE,
+    &unfused::PERMUTE,
     &unfused::SWIGLU,
     &unfused::WEIGH,
 ];

@@ -6,6 +6,15 @@
 //!           -> combine -> signal -> weigh
 //! ```
 //!
+//! Where ranks do not reach each other's memory, the rows travel by a library's all-to-all, and
+//! `permute` brings them into the order in which they travel and back:
+//!
+//! ```text
+//! schedule  (all-to-all of routes) -> count -> place -> scatter
+//! forward   (copy x) -> permute -> (all-to-all) -> permute -> gate, up -> swiglu -> down
+//!           -> permute -> (all-to-all) -> weigh
+//! ```
+//!
 //! Every kernel first looks whether its rank has failed, and then does nothing; `weigh` fills
 //! the output with NaN.
 
@@ -143,6 +152,37 @@ pub struct MoveArgs {
     pub padding: u32,
 }
 
+/// Arguments of `mok_permute`: rows into another order.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct PermuteArgs {
+    /// Device address of `bf16 [..][hidden]`.
+    pub from: u64,
+    /// Device address of `bf16 [..][hidden]`.
+    pub to: u64,
+    /// Device address of `u32 [count]`.
+    pub list: u64,
+    /// Rows to move.
+    pub count: u32,
+    /// Elements of a row, a multiple of 8.
+    pub hidden: u32,
+    /// A [`Direction`], by its number.
+    pub direction: u32,
+    /// Entries of the list that stand for one row of `from`: when gathering, row i is row
+    /// `list[i] / share`.
+    pub share: u32,
+}
+
+/// What the list of a permutation names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Direction {
+    /// Where each row comes from.
+    Gather = 0,
+    /// Where each row goes.
+    Scatter = 1,
+}
+
 /// Arguments of `mok_swiglu`: `out = silu(gate) * up`, in f32, rounded once to bf16.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -178,6 +218,9 @@ pub struct WeighArgs {
     pub router_weights: u64,
     /// Device address of `bf16 [tokens][hidden]`, or 0.
     pub shared: u64,
+    /// Device address of `u32 [tokens][top_k]`: the slot of each route; 0 where slots are in the
+    /// order of routes.
+    pub places: u64,
     /// Device address of `bf16 [tokens][hidden]`.
     pub out: u64,
     /// Tokens of this rank.
@@ -226,6 +269,8 @@ pub static SCATTER: LaunchSpec = spec::<ScheduleArgs>("mok_scatter", 32, 4 * MAX
 pub static DISPATCH: LaunchSpec = spec::<MoveArgs>("mok_dispatch", MOVE_THREADS, 0);
 /// `mok_combine`, on any grid.
 pub static COMBINE: LaunchSpec = spec::<MoveArgs>("mok_combine", MOVE_THREADS, 0);
+/// `mok_permute`, on any grid.
+pub static PERMUTE: LaunchSpec = spec::<PermuteArgs>("mok_permute", MOVE_THREADS, 0);
 /// `mok_swiglu`, on any grid.
 pub static SWIGLU: LaunchSpec = spec::<SwigluArgs>("mok_swiglu", MOVE_THREADS, 0);
 /// `mok_weigh`, on any grid.

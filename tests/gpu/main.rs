@@ -1,6 +1,8 @@
 //! Tests on a real GPU. Without one they are listed as ignored, with the reason.
 
 mod copies;
+
+mod facts;
 mod faults;
 mod gemm;
 mod instructions;
@@ -20,6 +22,7 @@ fn main() {
     arguments.test_threads = Some(1);
     let mut trials = Vec::new();
     trials.extend(copies::trials());
+    trials.extend(facts::trials());
     trials.extend(instructions::trials());
     trials.extend(wgmma::trials());
     trials.extend(gemm::trials(|_| true));

@@ -1,6 +1,6 @@
 //! Outputs against the references, and the same bits for any number of ranks and any seed.
 
-use mok::layer::MoeConfig;
+use mok::layer::{MoeConfig, Transport};
 use mok::{Completion, Device, EmulatorConfig};
 use mok_tests::layer::{Problem, Routing};
 use proptest::prelude::*;
@@ -30,6 +30,9 @@ fn outputs_are_right_and_the_same_for_any_number_of_ranks() {
         let split = problem.split(tokens);
         let others = split.outputs(&ranks(tokens.len(), 7), 2);
         assert!(others == outputs, "{tokens:?}");
+        let exchanged = split.by(Transport::Nccl);
+        let others = exchanged.outputs(&ranks(tokens.len(), 8), 2);
+        assert!(others == outputs, "{tokens:?} by exchange");
     }
 }
 
@@ -90,6 +93,11 @@ fn any_routing_on_any_ranks_is_right() {
         let alone = problem.split(&[problem.tokens.iter().sum()]).alone();
         let others = alone.outputs(&ranks(1, seed + 1), 1);
         prop_assert!(others == outputs, "one rank gives other bits");
+        let count = problem.tokens.len();
+        let exchanged = problem
+            .by(Transport::Nccl)
+            .outputs(&ranks(count, seed + 2), 2);
+        prop_assert!(exchanged == outputs, "an exchange gives other bits");
         Ok(())
     });
     run.unwrap_or_else(|error| panic!("{error}"));
@@ -154,4 +162,6 @@ fn seventy_two_ranks() {
     problem.check(&outputs);
     let alone = problem.split(&[tokens.iter().sum()]).alone();
     assert!(alone.outputs(&ranks(1, 2), 1) == outputs);
+    let exchanged = problem.by(Transport::Nccl);
+    assert!(exchanged.outputs(&ranks(72, 3), 1) == outputs);
 }

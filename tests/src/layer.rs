@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use half::bf16;
-use mok::gemm::Matrix;
-use mok::layer::{Group, MoeConfig, MoeLayer, Schedule, Weights, Workspace};
+use mok::layer::{Group, MoeConfig, Transport};
 use mok::oracle::{Comparison, EXACT, Expert, Layer, ROUNDED, Tokens};
 use mok::{Device, Result, fill};
 use mok_kernel::route::first_expert;
+
+use crate::rank::Rank;
 
 /// How tokens choose experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,7 +75,11 @@ impl Problem {
             config,
             tokens: tokens.to_vec(),
             topk_experts: routes.collect(),
-            router_weights: fill::normal(seed + 5, count * top_k, 0.5),
+            // Positive, as routers give them: weights that cancel would magnify every rounding.
+            router_weights: fill::normal::<f32>(seed + 5, count * top_k, 0.2)
+                .into_iter()
+                .map(|weight| weight.abs() + 0.05)
+                .collect(),
             x: fill::normal(seed + 6, count * hidden, 1.0),
             routed: matrices(seed + 10, experts, inner),
             shared: matrices(seed + 20, 1, shared),
@@ -93,9 +98,26 @@ impl Problem {
         }
     }
 
+    /// The same tokens on so many ranks, each all of them.
+    pub fn repeated(&self, ranks: usize) -> Problem {
+        Problem {
+            tokens: self.tokens.repeat(ranks),
+            topk_experts: self.topk_experts.repeat(ranks),
+            router_weights: self.router_weights.repeat(ranks),
+            x: self.x.repeat(ranks),
+            ..self.clone()
+        }
+    }
+
     /// With room for all its tokens on one rank.
     pub fn alone(mut self) -> Problem {
         self.config.max_tokens = self.tokens.iter().sum::<usize>() as u32;
+        self
+    }
+
+    /// By another transport.
+    pub fn by(mut self, transport: Transport) -> Problem {
+        self.config.transport = transport;
         self
     }
 
@@ -106,43 +128,9 @@ impl Problem {
 
     /// Runs a rank: `times` passes, of which it gives the outputs.
     pub fn run(&self, device: &Device, group: &Arc<Group>, times: usize) -> Result<Vec<Vec<bf16>>> {
-        let (rank, ranks) = (group.rank(), group.world_size());
-        let config = &self.config;
-        let workspace = Workspace::new(device, group, config)?;
-        let stream = device.stream()?;
-        let matrix = (config.hidden * config.intermediate) as usize;
-        let first = |rank: usize| first_expert(rank as u32, config.experts, ranks as u32) as usize;
-        let local = first(rank) * matrix..first(rank + 1) * matrix;
-        let routed = [0, 1, 2].map(|which| device.buffer_from(&self.routed[which][local.clone()]));
-        let [gate, up, down] = routed;
-        let (gate, up, down) = (gate?, up?, down?);
-        let mut weights = Weights::new(Matrix::of(&gate), Matrix::of(&up), Matrix::of(&down));
-        let [gate, up, down] = [0, 1, 2].map(|which| device.buffer_from(&self.shared[which]));
-        let (gate, up, down) = (gate?, up?, down?);
-        if config.shared_intermediate != 0 {
-            weights = weights.with_shared(Matrix::of(&gate), Matrix::of(&up), Matrix::of(&down));
-        }
-        let layer = MoeLayer::new(&workspace, weights)?;
-        let (start, tokens) = (self.start(rank), self.tokens[rank]);
-        let part = |width: usize| start * width..(start + tokens) * width;
-        let (hidden, top_k) = (config.hidden as usize, config.top_k as usize);
-        let x = device.buffer_from(&self.x[part(hidden)])?;
-        let topk_experts = device.buffer_from(&self.topk_experts[part(top_k)])?;
-        let router_weights = device.buffer_from(&self.router_weights[part(top_k)])?;
-        let mut out = device.buffer_uninit::<bf16>(tokens * hidden)?;
-        let mut schedule = Schedule::new(&workspace)?;
-        let mut outputs = Vec::new();
-        for _ in 0..times {
-            out.fill(0xff)?;
-            // SAFETY: everything lives until the synchronisation.
-            unsafe {
-                layer.schedule(&mut schedule, topk_experts.ptr(), tokens as u32, &stream)?;
-                layer.forward(&schedule, x.ptr(), router_weights.ptr(), out.ptr(), &stream)?;
-            }
-            workspace.synchronize(&stream)?;
-            outputs.push(out.to_vec()?);
-        }
-        self.check_rows(rank, &schedule.to_rows()?, ranks);
+        let mut rank = Rank::new(self, device, group)?;
+        let outputs = (0..times).map(|_| rank.output()).collect::<Result<_>>()?;
+        self.check_rows(group.rank(), &rank.schedule.to_rows()?, group.world_size());
         // Nobody's region goes while a peer may still use it.
         group.barrier()?;
         Ok(outputs)

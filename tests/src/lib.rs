@@ -1,6 +1,7 @@
 //! What the whole-product tests share: the probes, loaded on a device.
 
 pub mod layer;
+pub mod rank;
 
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};

@@ -124,7 +124,16 @@ fn fill(workspace: &Workspace, built: &[Built], pack: &Path) -> Result<()> {
         ("", &["build", "-p", "xtask", "-p", "xtask-runner"]),
         (
             "tests",
-            &["test", "-p", "mok-tests", "--no-run", "--test", "gpu"],
+            &[
+                "test",
+                "-p",
+                "mok-tests",
+                "--no-run",
+                "--test",
+                "gpu",
+                "--test",
+                "ranks",
+            ],
         ),
         (
             "tests",

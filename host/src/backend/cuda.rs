@@ -5,15 +5,19 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    self, CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute,
-    CUjit_option as Jit, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig,
+    self, CUfunction_attribute as FunctionAttribute, CUjit_option as Jit, CUlaunchAttribute,
+    CUlaunchAttributeID, CUlaunchConfig,
 };
-use cudarc::driver::{CudaContext, CudaStream, DriverError};
+use cudarc::driver::{CudaContext, CudaStream};
 
 use super::driver::{Driver, NOT_FOUND, NOT_READY, SUCCESS};
-use super::{Backend, Code, DeviceInfo, DeviceLimits, Function, Handle, RawLaunch};
+use super::{Backend, Code, DeviceInfo, Function, Handle, RawLaunch};
 use crate::error::{Error, Result};
 use crate::tensor_map::TensorMapSpec;
+
+mod open;
+
+pub(crate) use open::device_count;
 
 /// Characters of the driver's compiler log that are kept.
 const JIT_LOG: usize = 16 * 1024;
@@ -34,95 +38,7 @@ impl std::fmt::Debug for Cuda {
     }
 }
 
-/// How many devices the driver shows.
-pub(crate) fn device_count() -> Result<usize> {
-    let driver = Driver::get()?;
-    let mut count = 0;
-    // SAFETY: the driver writes one int.
-    let code = unsafe { (driver.device_count)(&mut count) };
-    driver.check(code, "cuDeviceGetCount")?;
-    Ok(usize::try_from(count).unwrap_or(0))
-}
-
 impl Cuda {
-    /// Retains the primary context of a device.
-    pub(crate) fn open(ordinal: usize) -> Result<Cuda> {
-        let driver = Driver::get()?;
-        let count = device_count()?;
-        if ordinal >= count {
-            return Err(Error::NoSuchDevice { ordinal, count });
-        }
-        let context = CudaContext::new(ordinal).map_err(|DriverError(code)| {
-            // The table makes the error, so that it names the number as every other error does.
-            driver
-                .check_with(code as u32, "cuDevicePrimaryCtxRetain", || {
-                    format!("device {ordinal}")
-                })
-                .err()
-                .unwrap_or(Error::NoSuchDevice { ordinal, count })
-        })?;
-        Cuda::share(context)
-    }
-
-    /// Shares a context that cudarc holds.
-    pub(crate) fn share(context: Arc<CudaContext>) -> Result<Cuda> {
-        let driver = Driver::get()?;
-        let device = context.cu_device();
-        let mut name = [0u8; 256];
-        // SAFETY: the driver writes at most the given length, with a NUL.
-        let code =
-            unsafe { (driver.device_name)(name.as_mut_ptr().cast(), name.len() as c_int, device) };
-        driver.check(code, "cuDeviceGetName")?;
-        let name = CStr::from_bytes_until_nul(&name)
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        let attribute = |attribute: Attribute| -> Result<u32> {
-            let mut value = 0;
-            // SAFETY: the driver writes one int.
-            let code = unsafe { (driver.device_attribute)(&mut value, attribute as c_int, device) };
-            driver.check_with(code, "cuDeviceGetAttribute", || format!("{attribute:?}"))?;
-            Ok(u32::try_from(value).unwrap_or(0))
-        };
-        let capability = (
-            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-        );
-        let limits = DeviceLimits {
-            sm_count: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-            max_threads: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
-            max_block: [
-                attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X)?,
-                attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y)?,
-                attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z)?,
-            ],
-            max_shared: attribute(
-                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-            )?,
-            max_grid: [
-                attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
-                attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?,
-                attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)?,
-            ],
-            clusters: capability.0 >= 9,
-        };
-        let mut version = 0;
-        // SAFETY: the driver writes one int.
-        let code = unsafe { (driver.driver_version)(&mut version) };
-        driver.check(code, "cuDriverGetVersion")?;
-        let info = DeviceInfo {
-            name,
-            ordinal: context.ordinal(),
-            capability,
-            limits,
-            driver_version: u32::try_from(version).unwrap_or(0),
-        };
-        Ok(Cuda {
-            driver,
-            context,
-            info,
-        })
-    }
-
     pub(crate) fn context(&self) -> &Arc<CudaContext> {
         &self.context
     }
@@ -376,6 +292,23 @@ impl Backend for Cuda {
         // SAFETY: a live graph, by the trait's contract.
         let code = unsafe { (driver.graph_exec_destroy)(raw(graph)) };
         driver.check(code, "cuGraphExecDestroy")
+    }
+
+    unsafe fn captured(&self, stream: Handle) -> Result<bool> {
+        let driver = self.bind()?;
+        let mut status = 0;
+        // SAFETY: a live stream, by the trait's contract; the driver writes one number.
+        let code = unsafe { (driver.capturing)(raw(stream), &mut status) };
+        driver.check(code, "cuStreamIsCapturing")?;
+        Ok(status != sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE as c_int)
+    }
+
+    unsafe fn write_beside(&self, address: u64, word: u64, beside: Handle) -> Result<()> {
+        // SAFETY: the word outlives the synchronisation; the rest is the trait's contract.
+        unsafe {
+            self.copy_in(address, (&raw const word).cast(), size_of::<u64>(), beside)?;
+            self.stream_synchronize(beside)
+        }
     }
 
     fn mailbox_alloc(&self, words: usize) -> Result<u64> {

@@ -94,6 +94,7 @@ driver! {
         event_elapsed(*mut f32, Ptr, Ptr) as "cuEventElapsedTime";
         capture_begin(Ptr, c_uint) as "cuStreamBeginCapture_v2";
         capture_end(Ptr, *mut Ptr) as "cuStreamEndCapture";
+        capturing(Ptr, *mut c_int) as "cuStreamIsCapturing";
         graph_instantiate(*mut Ptr, Ptr, u64) as "cuGraphInstantiateWithFlags";
         graph_destroy(Ptr) as "cuGraphDestroy";
         graph_launch(Ptr, Ptr) as "cuGraphLaunch";

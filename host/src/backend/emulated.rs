@@ -94,10 +94,56 @@ impl Emulated {
     }
 
     /// Memory that kernels of all GPUs of the machine reach.
-    pub(crate) fn alloc_shared(&self, bytes: usize) -> Result<u64> {
+    pub(crate) fn alloc_shared(&self, bytes: usize) -> Result<Mapped> {
         let mut state = self.state();
         let allocated = state.machine.memory.alloc(self.gpu, bytes as u64);
-        allocated.map_err(|error| fault("alloc", error.reason))
+        let address = allocated.map_err(|error| fault("alloc", error.reason))?;
+        Ok(self.mapped(&mut state, address))
+    }
+
+    /// Keeps memory of another GPU of the machine that [`Emulated::alloc_shared`] gave.
+    pub(crate) fn map_shared(&self, address: u64) -> Result<Mapped> {
+        let mut state = self.state();
+        if !state.shared.contains_key(&address) {
+            return Err(fault("map", format!("{address:#x} isn't shared any more")));
+        }
+        Ok(self.mapped(&mut state, address))
+    }
+
+    fn mapped(&self, state: &mut State, address: u64) -> Mapped {
+        *state.shared.entry(address).or_insert(0) += 1;
+        Mapped {
+            fleet: self.fleet.clone(),
+            address,
+        }
+    }
+}
+
+/// Shared memory, as long as anybody maps it.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    fleet: Arc<Fleet>,
+    address: u64,
+}
+
+impl Mapped {
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let mut state = self.fleet.state();
+        let left = state.shared.get_mut(&self.address).map(|count| {
+            *count -= 1;
+            *count
+        });
+        if left == Some(0) {
+            state.shared.remove(&self.address);
+            // A failure has nowhere to go.
+            let _ = state.machine.memory.free(self.address);
+        }
     }
 }
 
@@ -253,6 +299,20 @@ impl Backend for Emulated {
     unsafe fn graph_destroy(&self, graph: Handle) -> Result<()> {
         self.state().graphs.remove(&graph);
         Ok(())
+    }
+
+    unsafe fn captured(&self, stream: Handle) -> Result<bool> {
+        Ok(self.state().is_captured(self.gpu, stream))
+    }
+
+    unsafe fn write_beside(&self, address: u64, word: u64, _: Handle) -> Result<()> {
+        let written = self
+            .state()
+            .machine
+            .memory
+            .host_write(address, &word.to_le_bytes());
+        self.fleet.stir();
+        written.map_err(|error| fault("write", error.reason))
     }
 
     fn mailbox_alloc(&self, words: usize) -> Result<u64> {

@@ -193,6 +193,15 @@ impl Backend for Fake {
         Ok(())
     }
 
+    unsafe fn captured(&self, _: Handle) -> Result<bool> {
+        Ok(false)
+    }
+
+    unsafe fn write_beside(&self, address: u64, word: u64, beside: Handle) -> Result<()> {
+        // SAFETY: valid ranges, by the trait's contract.
+        unsafe { self.copy_in(address, word.to_le_bytes().as_ptr(), 8, beside) }
+    }
+
     fn mailbox_alloc(&self, words: usize) -> Result<u64> {
         self.alloc(8 * words)
     }

@@ -89,6 +89,8 @@ pub(super) struct State {
     pub functions: HashMap<Handle, Arc<Entry>>,
     pub events: HashMap<Handle, Recorded>,
     pub graphs: HashMap<Handle, Vec<Op>>,
+    /// How often each shared allocation is mapped.
+    pub shared: HashMap<u64, usize>,
     next: Handle,
     /// When something was last enqueued or began to wait.
     stirred: Instant,
@@ -245,6 +247,7 @@ impl Fleet {
                 functions: HashMap::new(),
                 events: HashMap::new(),
                 graphs: HashMap::new(),
+                shared: HashMap::new(),
                 next: 0,
                 stirred: Instant::now(),
             }),

@@ -121,6 +121,12 @@ pub(crate) trait Backend: Send + Sync + Debug + Any {
     unsafe fn graph_launch(&self, graph: Handle, stream: Handle) -> Result<()>;
     unsafe fn graph_destroy(&self, graph: Handle) -> Result<()>;
 
+    /// Whether the stream's work goes into a graph now.
+    unsafe fn captured(&self, stream: Handle) -> Result<bool>;
+
+    /// Writes a word that kernels may be polling, at once: `beside` is a stream where nothing waits.
+    unsafe fn write_beside(&self, address: u64, word: u64, beside: Handle) -> Result<()>;
+
     /// Words of zeros that kernels write and the host reads while kernels run.
     fn mailbox_alloc(&self, words: usize) -> Result<u64>;
     unsafe fn mailbox_free(&self, address: u64) -> Result<()>;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mok_kernel::failure::Wait;
 use mok_kernel::route::{
     MAX_EXPERTS, MAX_RANKS, MAX_TOKENS, MAX_TOP_K, SEGMENT, chunks, local_experts,
 };
@@ -15,6 +16,37 @@ const GRAIN: u32 = 64;
 const MAX_SIZE: u32 = 1 << 18;
 /// The longest deadline.
 const MAX_DEADLINE: Duration = Duration::from_secs(1 << 32);
+
+/// How tokens travel between ranks. Both give the same bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Kernels read and write the other ranks' memory: it must be reachable, by NVLink or PCIe
+    /// within a host, by NVLink between hosts. Nothing waits for the host, and calls can be
+    /// captured in graphs.
+    #[default]
+    Peer,
+    /// NCCL's all-to-all, for ranks without peer access. `schedule` and `forward` synchronise with
+    /// the host, so they return when the exchange is over, errors come from the call itself, and
+    /// a capture is an error. libnccl is loaded when the first workspace of several ranks is made.
+    /// The tokens of all routes are held twice more, in ordinary memory.
+    ///
+    /// Emulated devices have no NCCL: there the exchange goes through the [`Group`], over the host,
+    /// between threads or processes; everything else is the same.
+    ///
+    /// [`Group`]: super::Group
+    Nccl,
+}
+
+impl Transport {
+    /// Whether this machine has the library that the transport needs on GPUs; loads it. Emulated
+    /// devices and a single rank need none.
+    pub fn check_library(self) -> Result<(), LayerError> {
+        match self {
+            Transport::Peer => Ok(()),
+            Transport::Nccl => super::exchange::check_library(),
+        }
+    }
+}
 
 /// A mixture-of-experts layer: its sizes, and the settings of its calls. The same on every rank.
 ///
@@ -50,6 +82,8 @@ pub struct MoeConfig {
     pub start_deadline: Duration,
     /// How long a rank waits for the others after that.
     pub progress_deadline: Duration,
+    /// How tokens travel between ranks.
+    pub transport: Transport,
 }
 
 /// Device memory of one rank, in bytes.
@@ -90,6 +124,7 @@ impl MoeConfig {
             swiglu_limit: None,
             start_deadline: Duration::from_secs(600),
             progress_deadline: Duration::from_secs(30),
+            transport: Transport::Peer,
         }
     }
 
@@ -114,6 +149,12 @@ impl MoeConfig {
     /// With these deadlines.
     pub fn with_deadlines(mut self, start: Duration, progress: Duration) -> Self {
         (self.start_deadline, self.progress_deadline) = (start, progress);
+        self
+    }
+
+    /// With this transport.
+    pub fn with_transport(mut self, transport: Transport) -> Self {
+        self.transport = transport;
         self
     }
 
@@ -180,6 +221,14 @@ impl MoeConfig {
         Ok(())
     }
 
+    /// How long a rank waits for the others there.
+    pub(super) fn deadline(&self, wait: Wait) -> Duration {
+        match wait {
+            Wait::Routes | Wait::Tokens => self.start_deadline,
+            Wait::Schedule | Wait::Results => self.progress_deadline,
+        }
+    }
+
     /// Rows that each rank has room for. The sizes are within their limits.
     pub fn capacity(&self, ranks: usize) -> u32 {
         if let Some(rows) = self.schedule_capacity {
@@ -198,9 +247,13 @@ impl MoeConfig {
         self.check(ranks)?;
         let plan = self.symmetric(ranks);
         let parts = self.parts(ranks);
+        let (symmetric, own) = match self.transport {
+            Transport::Peer => (plan.bytes, 0),
+            Transport::Nccl => (0, plan.bytes),
+        };
         Ok(LayerMemory {
-            symmetric: plan.bytes,
-            workspace: parts.workspace(),
+            symmetric,
+            workspace: own + parts.workspace(),
             schedule: parts.schedule(),
         })
     }
@@ -252,6 +305,27 @@ impl Parts {
         u64::from(self.capacity) * u64::from(columns)
     }
 
+    /// bf16 of the rows as they travel.
+    pub fn staged(&self) -> u64 {
+        match self.config.transport {
+            Transport::Peer => 0,
+            Transport::Nccl => self.rows(self.config.hidden),
+        }
+    }
+
+    /// Words of the lists of routes and of rows as they travel, and of the former's inverse.
+    pub fn lists(&self) -> [u64; 3] {
+        match self.config.transport {
+            Transport::Peer => [0; 3],
+            Transport::Nccl => [self.routes(), self.capacity.into(), self.routes()],
+        }
+    }
+
+    /// The most routes of a rank's tokens.
+    pub fn routes(&self) -> u64 {
+        u64::from(self.config.max_tokens) * u64::from(self.config.top_k)
+    }
+
     /// bf16 of a matrix with a row for each token.
     pub fn shared(&self, columns: u32) -> u64 {
         u64::from(self.shared_rows) * u64::from(columns)
@@ -266,12 +340,12 @@ impl Parts {
         let config = &self.config;
         let routed = self.rows(config.hidden) + 2 * self.rows(config.intermediate);
         let shared = self.shared(config.hidden) + 2 * self.shared(config.shared_intermediate);
-        2 * (routed + shared)
+        2 * (routed + shared + self.staged())
             + 4 * (self.counts() + u64::from(config.experts) + u64::from(self.most_local))
     }
 
     fn schedule(&self) -> u64 {
-        let topk = u64::from(self.config.max_tokens) * u64::from(self.config.top_k);
-        4 * (u64::from(self.capacity) + u64::from(self.most_local) + topk + 4)
+        let lists: u64 = self.lists().iter().sum();
+        4 * (u64::from(self.capacity) + u64::from(self.most_local) + self.routes() + lists + 4)
     }
 }

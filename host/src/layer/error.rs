@@ -114,6 +114,61 @@ pub enum LayerError {
         /// Rows that there is room for.
         capacity: u32,
     },
+    /// The layer's calls can't be captured with this transport.
+    #[error(
+        "the stream is being captured, and Transport::Nccl synchronises with the host in every call: use Transport::Peer for graphs"
+    )]
+    Captured,
+    /// NCCL isn't there, or lacks a function.
+    #[error(
+        "NCCL is needed by Transport::Nccl and can't be loaded: {reason} (tried: {tried}); install it (the PyPI wheel nvidia-nccl-cu13 holds nvidia/nccl/lib/libnccl.so.2) and put its folder into LD_LIBRARY_PATH, or the file's path into MOK_NCCL"
+    )]
+    NoNccl {
+        /// What went wrong.
+        reason: String,
+        /// Names and paths that were tried, in order.
+        tried: String,
+    },
+    /// A call of NCCL failed.
+    #[error("{call} failed: {text}")]
+    Nccl {
+        /// The function.
+        call: &'static str,
+        /// What NCCL says.
+        text: String,
+    },
+    /// An exchange did not end.
+    #[error("NCCL's exchange did not end within {deadline:?}: a rank or a link is stuck")]
+    Stuck {
+        /// How long was waited.
+        deadline: Duration,
+    },
+    /// A rank is gone: its process or thread ended, or left the group.
+    #[error("rank {rank} is lost{}: `recover` can't bring it back", how.as_ref().map_or_else(String::new, |how| format!(" ({how})")))]
+    Lost {
+        /// Which.
+        rank: u32,
+        /// How, where this host knows.
+        how: Option<String>,
+    },
+    /// The group of ranks can't be used any more.
+    #[error("{text}, in the wait for {wait}")]
+    Group {
+        /// What it says.
+        text: String,
+        /// Which wait.
+        wait: WaitName,
+    },
+    /// Ranks did not come to a call.
+    #[error("ranks {ranks:?} did not come to the wait for {wait} within {deadline:?}")]
+    Late {
+        /// Who.
+        ranks: Vec<u32>,
+        /// Which wait.
+        wait: WaitName,
+        /// How long was waited.
+        deadline: Duration,
+    },
     /// A rank did not come.
     #[error(
         "rank {rank} did not come to the wait for {wait} within the deadline (it is at epoch {seen}, expected {expected})"
@@ -134,7 +189,7 @@ pub enum LayerError {
         /// Who.
         rank: u32,
         /// Why.
-        reason: &'static str,
+        reason: String,
         /// Where this rank was told.
         wait: WaitName,
     },
@@ -156,7 +211,7 @@ pub enum LayerError {
 
 /// For what ranks wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitName(Option<Wait>);
+pub struct WaitName(pub(super) Option<Wait>);
 
 impl fmt::Display for WaitName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -197,6 +252,13 @@ pub(super) fn of_record(words: &[u64]) -> Option<LayerError> {
             expected: at(word::EXPECTED),
             seen: at(word::SEEN),
         },
+        Some(Code::Aborted) if at(word::EXPECTED) == Code::Lost as u64 => {
+            LayerError::Lost { rank, how: None }
+        }
+        Some(Code::Aborted) if at(word::EXPECTED) == Code::Group as u64 => LayerError::Group {
+            text: "the group of ranks failed".into(),
+            wait,
+        },
         Some(Code::Aborted) => LayerError::Aborted {
             rank,
             wait,
@@ -204,10 +266,12 @@ pub(super) fn of_record(words: &[u64]) -> Option<LayerError> {
                 Some(Code::Deadline) => "a peer did not come within its deadline",
                 Some(Code::HostCheck) => "a check on its host failed",
                 _ => "of an error on its device",
-            },
+            }
+            .into(),
         },
         Some(Code::HostCheck) => LayerError::HostCheck { rank },
-        None => LayerError::BadRecord {
+        Some(Code::Lost) => LayerError::Lost { rank, how: None },
+        Some(Code::Group) | None => LayerError::BadRecord {
             words: words.to_vec(),
         },
     })

@@ -12,6 +12,7 @@ use super::workspace::Workspace;
 use crate::error::{Error, Result};
 use crate::gemm::{GemmCall, GroupRows, Matrix};
 use crate::memory::DevicePtr;
+use crate::module::Kernel;
 use crate::stream::Stream;
 
 /// Where a rank's expert weights stand, in bf16.
@@ -58,7 +59,9 @@ impl Weights {
 
 /// A mixture-of-experts layer on one rank.
 ///
-/// Calls are collective: every rank makes the same ones in the same order. They enqueue and return.
+/// Calls are collective: every rank makes the same ones in the same order. They enqueue and return,
+/// but with [`Transport::Nccl`](super::Transport::Nccl), where they return when rows have travelled,
+/// and tell what went wrong themselves.
 #[derive(Clone, Debug)]
 pub struct MoeLayer {
     workspace: Arc<Workspace>,
@@ -101,8 +104,15 @@ impl MoeLayer {
         tokens: u32,
         stream: &Stream,
     ) -> Result<()> {
-        self.workspace.status()?;
-        self.check_schedule(schedule, stream)?;
+        let workspace = &*self.workspace;
+        workspace.status()?;
+        let checked = self.check_schedule(schedule, stream);
+        if let Some(exchange) = workspace.exchange() {
+            let chosen = (topk_experts, tokens);
+            // SAFETY: the same contract.
+            return unsafe { schedule.exchanged(&exchange, checked, chosen, stream) };
+        }
+        workspace.or_abort(checked, stream)?;
         // SAFETY: the same contract.
         unsafe { schedule.enqueue(topk_experts, tokens, stream) }
     }
@@ -127,29 +137,46 @@ impl MoeLayer {
         out: DevicePtr,
         stream: &Stream,
     ) -> Result<()> {
-        self.workspace.status()?;
-        self.check_schedule(schedule, stream)?;
-        let checked = self.check(schedule, x, router_weights, out);
-        let tokens = self.workspace.or_abort(checked, stream)?;
-        let pass = Pass {
+        let workspace = &*self.workspace;
+        workspace.status()?;
+        let checked = self
+            .check_schedule(schedule, stream)
+            .and_then(|()| self.check(schedule, x, router_weights, out));
+        let pass = |tokens| Pass {
             layer: self,
             schedule,
             tokens,
             stream,
         };
+        let Some(exchange) = workspace.exchange() else {
+            let pass = pass(workspace.or_abort(checked, stream)?);
+            // SAFETY: the same contract.
+            let enqueued = unsafe { pass.enqueue(x, router_weights, out) };
+            return workspace.or_abort(enqueued, stream);
+        };
+        let tokens = checked.as_ref().ok().copied();
+        let checked = checked.map(|_| Vec::new());
+        let opened = workspace.opened(&exchange, checked, Wait::Tokens, stream);
+        let Some(tokens) = tokens else {
+            return opened.map(drop);
+        };
         // SAFETY: the same contract.
-        unsafe { pass.enqueue(x, router_weights, out) }
+        let passed = opened
+            .and_then(|_| unsafe { pass(tokens).exchanged(&exchange, x, router_weights, out) });
+        if passed.is_err() {
+            let bytes = 2 * u64::from(tokens) * u64::from(workspace.config.hidden);
+            // SAFETY: the same contract. What went wrong before is what is told.
+            let _ = unsafe { workspace.fill((out.as_raw(), bytes), 0xff, stream) };
+        }
+        passed
     }
 
     fn check_schedule(&self, schedule: &Schedule, stream: &Stream) -> Result<()> {
         stream.check(self.workspace.device.backend(), "MoeLayer")?;
-        let same = Arc::ptr_eq(&schedule.workspace, &self.workspace);
-        let checked = if same {
-            Ok(())
-        } else {
-            Err(LayerError::OtherSchedule.into())
-        };
-        self.workspace.or_abort(checked, stream)
+        if !Arc::ptr_eq(&schedule.workspace, &self.workspace) {
+            return Err(LayerError::OtherSchedule.into());
+        }
+        Ok(())
     }
 
     /// The tokens of the call, if it can be made.
@@ -223,14 +250,18 @@ impl MoeLayer {
 }
 
 /// A forward pass that is being enqueued.
-struct Pass<'a> {
+pub(super) struct Pass<'a> {
     layer: &'a MoeLayer,
-    schedule: &'a Schedule,
+    pub(super) schedule: &'a Schedule,
     tokens: u32,
-    stream: &'a Stream,
+    pub(super) stream: &'a Stream,
 }
 
 impl Pass<'_> {
+    pub(super) fn workspace(&self) -> &Workspace {
+        &self.layer.workspace
+    }
+
     /// # Safety
     /// As [`MoeLayer::forward`], which has checked the call.
     unsafe fn enqueue(
@@ -239,11 +270,8 @@ impl Pass<'_> {
         router_weights: DevicePtr,
         out: DevicePtr,
     ) -> Result<()> {
-        let workspace = &*self.layer.workspace;
+        let (workspace, stream) = (self.workspace(), self.stream);
         let (config, kernels) = (&workspace.config, &workspace.kernels);
-        let (region, plan) = workspace.region();
-        let [gate, up, down, shared_gate, shared_up, shared_down] = self.layer.calls(self.schedule);
-        let routes = Some(self.schedule.routes());
         let rows = MoveArgs {
             rank: workspace.rank_args(),
             rows: self.schedule.routes(),
@@ -257,32 +285,53 @@ impl Pass<'_> {
             padding: 0,
         };
         let row_grid = workspace.row_grid(workspace.parts.capacity.into());
-        let stream = self.stream;
-        // SAFETY: the workspace's and the schedule's buffers, which live by the contract.
-        unsafe {
-            let bytes = 2 * u64::from(self.tokens) * u64::from(config.hidden);
-            workspace.copy((DevicePtr::from_raw(region + plan.x), x, bytes), stream)?;
-            // The shared expert needs nobody, and fills the wait for the others.
-            self.expert([shared_gate, shared_up, shared_down], None)?;
-            workspace.signal(Wait::Tokens, stream)?;
-            if gate.is_some() {
-                kernels
-                    .dispatch
-                    .launch()
-                    .grid(row_grid)
-                    .arg(&rows)
-                    .enqueue(stream)?;
-                self.expert([gate, up, down], routes)?;
-                kernels
-                    .combine
-                    .launch()
-                    .grid(row_grid)
-                    .arg(&rows)
-                    .enqueue(stream)?;
+        let moves = |kernel: &Kernel| {
+            if rows.local_experts == 0 {
+                return Ok(());
             }
+            // SAFETY: the workspace's and the schedule's buffers, which live by the contract.
+            unsafe { kernel.launch().grid(row_grid).arg(&rows).enqueue(stream) }
+        };
+        // SAFETY: this function's contract.
+        unsafe {
+            self.stage(x)?;
+            workspace.signal(Wait::Tokens, stream)?;
+            moves(&kernels.dispatch)?;
+            self.routed()?;
+            moves(&kernels.combine)?;
             workspace.signal(Wait::Results, stream)?;
-            self.weigh(router_weights, out)
+            self.weigh(router_weights, out, 0)
         }
+    }
+
+    /// Tokens to where they are read from. The shared expert needs nobody, and fills the wait for
+    /// the others.
+    ///
+    /// # Safety
+    /// As [`Pass::enqueue`].
+    pub(super) unsafe fn stage(&self, x: DevicePtr) -> Result<()> {
+        let workspace = self.workspace();
+        let (region, plan) = workspace.region();
+        let bytes = 2 * u64::from(self.tokens) * u64::from(workspace.config.hidden);
+        let [.., gate, up, down] = self.layer.calls(self.schedule);
+        // SAFETY: this function's contract.
+        unsafe {
+            workspace.copy(
+                (DevicePtr::from_raw(region + plan.x), x, bytes),
+                self.stream,
+            )?;
+            self.expert([gate, up, down], None)
+        }
+    }
+
+    /// The routed experts, on the rows as they are.
+    ///
+    /// # Safety
+    /// As [`Pass::enqueue`].
+    pub(super) unsafe fn routed(&self) -> Result<()> {
+        let [gate, up, down, ..] = self.layer.calls(self.schedule);
+        // SAFETY: this function's contract.
+        unsafe { self.expert([gate, up, down], Some(self.schedule.routes())) }
     }
 
     /// Gate and up, the activation, down; of the rows that have a route, or of every token.
@@ -339,7 +388,12 @@ impl Pass<'_> {
 
     /// # Safety
     /// As [`Pass::enqueue`].
-    unsafe fn weigh(&self, router_weights: DevicePtr, out: DevicePtr) -> Result<()> {
+    pub(super) unsafe fn weigh(
+        &self,
+        router_weights: DevicePtr,
+        out: DevicePtr,
+        places: u64,
+    ) -> Result<()> {
         if self.tokens == 0 {
             return Ok(());
         }
@@ -354,6 +408,7 @@ impl Pass<'_> {
             topk_experts: self.schedule.topk_experts(),
             router_weights: router_weights.as_raw(),
             shared: shared.map_or(0, |shared| shared.ptr().as_raw()),
+            places,
             out: out.as_raw(),
             tokens: self.tokens,
             hidden: workspace.config.hidden,

@@ -52,12 +52,16 @@ pub use mok_comm::Group;
 
 mod config;
 mod error;
+mod exchange;
+mod exchanged;
 mod forward;
+mod region;
 mod schedule;
 mod symmetric;
+mod watch;
 mod workspace;
 
-pub use config::{LayerMemory, MoeConfig};
+pub use config::{LayerMemory, MoeConfig, Transport};
 pub use error::{LayerError, WaitName};
 pub use forward::{MoeLayer, SharedWeights, Weights};
 pub use schedule::Schedule;

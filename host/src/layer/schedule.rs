@@ -28,7 +28,22 @@ pub struct Schedule {
     /// Rows with padding, then tokens of this rank.
     totals: Buffer<u32>,
     /// The choice of experts, kept for the weighted sum.
-    topk_experts: Buffer<i32>,
+    pub(super) topk_experts: Buffer<i32>,
+    /// How rows travel, where the transport needs to know.
+    pub(super) travel: Travel,
+}
+
+/// The lists of rows as they travel, and how many go where.
+#[derive(Debug)]
+pub(super) struct Travel {
+    /// The routes of this rank's tokens, as they are sent.
+    pub send: Buffer<u32>,
+    /// This rank's rows, as they are received.
+    pub receive: Buffer<u32>,
+    /// Where each route stands in `send`.
+    pub places: Buffer<u32>,
+    /// Rows to each rank, and from each.
+    pub counts: [Vec<u64>; 2],
 }
 
 /// What a schedule was filled for.
@@ -48,13 +63,20 @@ impl Schedule {
     pub fn new(workspace: &Arc<Workspace>) -> Result<Schedule> {
         let device = &workspace.device;
         let parts = &workspace.parts;
-        let topk = workspace.config.max_tokens as usize * workspace.config.top_k as usize;
+        let topk = parts.routes() as usize;
+        let [send, receive, places] = parts.lists();
         Ok(Schedule {
             made: None,
             routes: device.buffer_uninit(BAD + parts.capacity as usize)?,
             sizes: device.buffer_zeroed(parts.most_local as usize)?,
             totals: device.buffer_zeroed(2)?,
             topk_experts: device.buffer_uninit(topk)?,
+            travel: Travel {
+                send: device.buffer_uninit(send as usize)?,
+                receive: device.buffer_uninit(receive as usize)?,
+                places: device.buffer_uninit(places as usize)?,
+                counts: [const { Vec::new() }; 2],
+            },
             workspace: workspace.clone(),
         })
     }
@@ -62,8 +84,7 @@ impl Schedule {
     /// The rows as they are now: for each the rank, token and k of its route, or none where a
     /// segment is padded. Waits for the device.
     pub fn to_rows(&self) -> Result<Vec<Option<(u32, u32, u32)>>> {
-        let rows = self.totals.to_vec()?.first().copied().unwrap_or(0) as usize;
-        let routes = self.routes.slice(BAD..BAD + rows)?.to_vec()?;
+        let routes = self.words()?;
         let route = |word| Some(Route(word)).filter(|route| !route.is_padding());
         let parts = |route: Route| (route.rank(), route.token(), route.k());
         Ok(routes
@@ -116,7 +137,7 @@ impl Schedule {
         }
     }
 
-    fn check(&self, topk_experts: DevicePtr, tokens: u32) -> Result<()> {
+    pub(super) fn check(&self, topk_experts: DevicePtr, tokens: u32) -> Result<()> {
         let most = self.workspace.config.max_tokens;
         if tokens > most {
             return Err(LayerError::Range {
@@ -139,12 +160,69 @@ impl Schedule {
         stream: &Stream,
     ) -> Result<()> {
         let workspace = self.workspace.clone();
+        self.made = None;
         workspace.or_abort(self.check(topk_experts, tokens), stream)?;
+        let config = &workspace.config;
+        let publish = PublishArgs {
+            rank: workspace.rank_args(),
+            topk_experts: topk_experts.as_raw(),
+            token_count: self.token_count(),
+            tokens,
+            top_k: config.top_k,
+        };
+        let routes = tokens * config.top_k;
+        let blocks = routes.div_ceil(4 * MOVE_THREADS).clamp(1, 64);
+        let grid = [blocks, publish.rank.ranks, 1];
+        // SAFETY: buffers of this workspace and schedule, which outlive what is enqueued by this
+        // function's contract, as do the caller's tensors.
+        let enqueued = unsafe {
+            self.begin(topk_experts, routes, stream).and_then(|()| {
+                let launch = workspace.kernels.publish.launch().grid(grid);
+                launch.arg(&publish).enqueue(stream)?;
+                workspace.signal(Wait::Routes, stream)?;
+                self.order(stream)?;
+                workspace.signal(Wait::Schedule, stream)
+            })
+        };
+        workspace.or_abort(enqueued, stream)?;
+        let recoveries = workspace.recoveries();
+        self.made = Some(Made { tokens, recoveries });
+        Ok(())
+    }
+
+    /// Keeps the choice of experts, and clears what is counted.
+    ///
+    /// # Safety
+    /// As [`MoeLayer::schedule`](super::MoeLayer::schedule).
+    pub(super) unsafe fn begin(
+        &self,
+        topk_experts: DevicePtr,
+        routes: u32,
+        stream: &Stream,
+    ) -> Result<()> {
+        let workspace = &self.workspace;
+        let copy = (self.topk_experts.ptr(), topk_experts, 4 * u64::from(routes));
+        let words = BAD as u64 + u64::from(workspace.parts.capacity);
+        let totals = workspace.buffers().totals.ptr().as_raw();
+        let experts = 4 * u64::from(workspace.config.experts);
+        // SAFETY: buffers of this workspace and schedule, and the caller's tensor.
+        unsafe {
+            workspace.copy(copy, stream)?;
+            workspace.fill((self.routes.ptr().as_raw(), 4 * words), 0xff, stream)?;
+            workspace.fill((totals, experts), 0, stream)
+        }
+    }
+
+    /// From all ranks' choices, which are there, to this rank's rows.
+    ///
+    /// # Safety
+    /// As [`MoeLayer::schedule`](super::MoeLayer::schedule).
+    pub(super) unsafe fn order(&self, stream: &Stream) -> Result<()> {
+        let workspace = &self.workspace;
         let (kernels, config) = (&workspace.kernels, &workspace.config);
         let (parts, buffers) = (&workspace.parts, workspace.buffers());
-        let rank = workspace.rank_args();
         let args = ScheduleArgs {
-            rank,
+            rank: workspace.rank_args(),
             totals: buffers.totals.ptr().as_raw(),
             counts: buffers.counts.ptr().as_raw(),
             bad: self.routes.ptr().as_raw(),
@@ -158,30 +236,9 @@ impl Schedule {
             capacity: parts.capacity,
             padding: 0,
         };
-        let publish = PublishArgs {
-            rank,
-            topk_experts: topk_experts.as_raw(),
-            token_count: self.token_count(),
-            tokens,
-            top_k: config.top_k,
-        };
-        let routes = tokens * config.top_k;
-        let blocks = routes.div_ceil(4 * MOVE_THREADS).clamp(1, 64);
         let local = workspace.local_experts();
-        // SAFETY: buffers of this workspace and schedule, which outlive what is enqueued by this
-        // function's contract, as do the caller's tensors.
+        // SAFETY: buffers of this workspace and schedule.
         unsafe {
-            let copy = (self.topk_experts.ptr(), topk_experts, 4 * u64::from(routes));
-            workspace.copy(copy, stream)?;
-            workspace.fill(
-                (args.bad, 4 * (BAD as u64 + u64::from(parts.capacity))),
-                0xff,
-                stream,
-            )?;
-            workspace.fill((args.totals, 4 * u64::from(config.experts)), 0, stream)?;
-            let launch = kernels.publish.launch().grid([blocks, rank.ranks, 1]);
-            launch.arg(&publish).enqueue(stream)?;
-            workspace.signal(Wait::Routes, stream)?;
             if parts.chunks > 0 {
                 let launch = kernels.count.launch().grid([parts.chunks, 1, 1]);
                 launch
@@ -195,11 +252,14 @@ impl Schedule {
                 let launch = kernels.scatter.launch().grid([parts.chunks, 1, 1]);
                 launch.shared(4 * local).arg(&args).enqueue(stream)?;
             }
-            workspace.signal(Wait::Schedule, stream)?;
         }
-        let recoveries = workspace.recoveries();
-        self.made = Some(Made { tokens, recoveries });
         Ok(())
+    }
+
+    /// The words of the rows, as they are now. Waits for the device.
+    pub(super) fn words(&self) -> Result<Vec<u32>> {
+        let rows = self.totals.to_vec()?.first().copied().unwrap_or(0) as usize;
+        self.routes.slice(BAD..BAD + rows)?.to_vec()
     }
 }
 
@@ -215,10 +275,7 @@ impl Workspace {
     /// # Safety
     /// The workspace outlives what is enqueued.
     pub(super) unsafe fn signal(&self, wait: Wait, stream: &Stream) -> Result<()> {
-        let deadline = match wait {
-            Wait::Routes | Wait::Tokens => self.config.start_deadline,
-            Wait::Schedule | Wait::Results => self.config.progress_deadline,
-        };
+        let deadline = self.config.deadline(wait);
         let args = SignalArgs {
             rank: self.rank_args(),
             deadline: u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX),
@@ -229,7 +286,7 @@ impl Workspace {
         unsafe { launch.arg(&args).enqueue(stream) }
     }
 
-    /// A failed check on this host is the other ranks' failure too: none waits for this one.
+    /// A failure on this host is the other ranks' failure too: none waits for this one.
     pub(super) fn or_abort<T>(&self, checked: Result<T>, stream: &Stream) -> Result<T> {
         if checked.is_err() {
             let args = AbortArgs {
@@ -237,9 +294,17 @@ impl Workspace {
                 code: Code::HostCheck as u64,
             };
             let launch = self.kernels.abort.launch().grid([1, 1, 1]);
-            // SAFETY: the workspace's own memory, and the peers' regions. Should it fail, the
-            // others' deadlines end their wait.
-            let _ = unsafe { launch.arg(&args).enqueue(stream) };
+            let launch = launch.arg(&args);
+            // Should it fail, the others' deadlines end their wait.
+            let _ = if stream.check(self.device.backend(), "MoeLayer").is_ok() {
+                // SAFETY: the workspace's own memory, and the peers' regions.
+                unsafe { launch.enqueue(stream) }
+            } else {
+                // A stream of another device is no place for it, and nothing else may run beside it.
+                let _ = self.drain();
+                // SAFETY: as above.
+                unsafe { launch.enqueue(&self.device.default_stream()) }
+            };
         }
         checked
     }

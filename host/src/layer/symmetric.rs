@@ -5,7 +5,7 @@ use std::any::Any;
 use mok_comm::{Group, SymmetricMemory};
 
 use super::together;
-use crate::backend::emulated::Emulated;
+use crate::backend::emulated::{Emulated, Mapped};
 use crate::device::Device;
 use crate::error::{Error, Result};
 
@@ -15,13 +15,13 @@ pub(super) struct Symmetric {
     device: Device,
     rank: usize,
     bases: Vec<u64>,
-    memory: Memory,
+    _memory: Memory,
 }
 
 /// What keeps the region alive.
 #[derive(Debug)]
 enum Memory {
-    Emulated,
+    Emulated { _mapped: Vec<Mapped> },
     Cuda { _mapped: SymmetricMemory },
 }
 
@@ -30,7 +30,11 @@ impl Symmetric {
     pub fn new(device: &Device, group: &Group, bytes: u64, zeros: u64) -> Result<Symmetric> {
         let any: &dyn Any = &**device.backend();
         let (memory, bases) = match any.downcast_ref::<Emulated>() {
-            Some(gpu) => (Memory::Emulated, emulated(gpu, group, bytes)?),
+            Some(gpu) => {
+                let mapped = emulated(gpu, group, bytes)?;
+                let bases = mapped.iter().map(|mapped| mapped.address()).collect();
+                (Memory::Emulated { _mapped: mapped }, bases)
+            }
             None => {
                 let context = together(group, device.cudarc_context())?;
                 let mapped = SymmetricMemory::allocate(group, &context, bytes as usize)?;
@@ -42,9 +46,14 @@ impl Symmetric {
             device: device.clone(),
             rank: group.rank(),
             bases,
-            memory,
+            _memory: memory,
         };
-        together(group, symmetric.clear(zeros))?;
+        let cleared = || -> Result<()> {
+            // SAFETY: inside this rank's region; the default stream is waited for.
+            unsafe { device.backend().fill(symmetric.own(), 0, zeros as usize, 0) }?;
+            device.synchronize()
+        };
+        together(group, cleared())?;
         Ok(symmetric)
     }
 
@@ -57,20 +66,14 @@ impl Symmetric {
     pub fn own(&self) -> u64 {
         self.bases.get(self.rank).copied().unwrap_or(0)
     }
-
-    /// Zeros in the first bytes of this rank's region, once the device is done.
-    pub fn clear(&self, bytes: u64) -> Result<()> {
-        // SAFETY: inside this rank's region; the default stream is waited for.
-        unsafe { self.device.backend().fill(self.own(), 0, bytes as usize, 0) }?;
-        self.device.synchronize()
-    }
 }
 
-/// GPUs of one emulated machine reach each other by the addresses they have.
-fn emulated(gpu: &Emulated, group: &Group, bytes: u64) -> Result<Vec<u64>> {
-    let address = together(group, gpu.alloc_shared(bytes as usize))?;
-    let [machine, own] = [gpu.machine_id(), address].map(u64::to_le_bytes);
-    let all = group.all_gather(&[machine, own].concat())?;
+/// GPUs of one emulated machine reach each other by the addresses they have. Like the driver's
+/// memory, a region lives as long as any rank maps it.
+fn emulated(gpu: &Emulated, group: &Group, bytes: u64) -> Result<Vec<Mapped>> {
+    let own = together(group, gpu.alloc_shared(bytes as usize))?;
+    let [machine, address] = [gpu.machine_id(), own.address()].map(u64::to_le_bytes);
+    let all = group.all_gather(&[machine, address].concat())?;
     let word = |from: &[u8], at: usize| {
         let bytes = from.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u64::from_le_bytes)
@@ -84,18 +87,14 @@ fn emulated(gpu: &Emulated, group: &Group, bytes: u64) -> Result<Vec<u64>> {
             other: rank,
         });
     }
-    Ok(all.iter().map(|theirs| word(theirs, 8)).collect())
+    let mapped = all.iter().map(|theirs| gpu.map_shared(word(theirs, 8)));
+    // Everybody has mapped what its owner might drop.
+    together(group, mapped.collect())
 }
 
 impl Drop for Symmetric {
     fn drop(&mut self) {
-        match self.memory {
-            // A failure has nowhere to go.
-            // SAFETY: allocated by this device; kernels of peers that still use it are the
-            // workspace's matter, which all ranks drop after their last call.
-            Memory::Emulated => drop(unsafe { self.device.backend().free(self.own()) }),
-            // Its kernels must be over before the mappings go.
-            Memory::Cuda { .. } => drop(self.device.synchronize()),
-        }
+        // Its kernels must be over before the mappings go. A failure has nowhere to go.
+        let _ = self.device.synchronize();
     }
 }

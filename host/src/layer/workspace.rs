@@ -1,18 +1,20 @@
 //! What the layers of one shape share on a rank: the symmetric region, buffers, and the rank's state.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use half::bf16;
-use mok_comm::Group;
-use mok_kernel::failure::RECORD_WORDS;
+use mok_comm::{Error as GroupError, Group};
+use mok_kernel::failure::{Code, RECORD_WORDS, abort_word};
 use mok_kernel::symmetric::SymmetricPlan;
 use mok_kernel::unfused::{RankArgs, STATE_WORDS};
 
-use super::config::{MoeConfig, Parts};
+use super::config::{MoeConfig, Parts, Transport};
 use super::error::{LayerError, of_record};
-use super::symmetric::Symmetric;
+use super::exchange::{Exchange, Failure};
+use super::region::Region;
 use super::together;
+use super::watch::Watch;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::gemm::GroupedGemm;
@@ -32,8 +34,12 @@ pub struct Workspace {
     pub(super) config: MoeConfig,
     pub(super) parts: Parts,
     plan: SymmetricPlan,
-    symmetric: Symmetric,
+    region: Region,
     own: Own,
+    /// Where words are written beside whatever runs.
+    beside: Stream,
+    /// What the host knows of a failed call.
+    failure: Mutex<Option<LayerError>>,
     recoveries: AtomicU64,
     pub(super) kernels: LayerKernels,
     pub(super) gemm: GroupedGemm,
@@ -53,6 +59,8 @@ struct Own {
 pub(super) struct Buffers {
     /// Tokens that were dispatched, then what the experts gave.
     pub rows: Buffer<bf16>,
+    /// Rows as they travel, where the transport needs them in order.
+    pub staged: Buffer<bf16>,
     /// Gate, then what the activation gave.
     pub gate: Buffer<bf16>,
     pub up: Buffer<bf16>,
@@ -74,6 +82,7 @@ impl Own {
             mailbox: Mailbox::new(device, RECORD_WORDS)?,
             buffers: Buffers {
                 rows: matrix(parts.rows(config.hidden))?,
+                staged: matrix(parts.staged())?,
                 gate: matrix(parts.rows(config.intermediate))?,
                 up: matrix(parts.rows(config.intermediate))?,
                 shared_gate: matrix(parts.shared(config.shared_intermediate))?,
@@ -99,18 +108,23 @@ impl Workspace {
         agree_on(group, config)?;
         let plan = config.symmetric(ranks);
         let parts = config.parts(ranks);
-        let symmetric = Symmetric::new(device, group, plan.bytes, plan.x)?;
-        let own = together(group, Own::new(device, config, &parts, symmetric.bases()))?;
+        let region = Region::new(device, group, config, &plan)?;
+        let own = together(
+            group,
+            Own::new(device, config, &parts, &region.bases(ranks)),
+        )?;
         let kernels = device.kernels().map(|kernels| kernels.layer().clone());
         let workspace = Workspace {
             kernels: together(group, kernels)?,
             gemm: together(group, GroupedGemm::new(device))?,
+            beside: together(group, device.stream())?,
+            failure: Mutex::default(),
             device: device.clone(),
             group: group.clone(),
             config: *config,
             parts,
             plan,
-            symmetric,
+            region,
             own,
             recoveries: AtomicU64::new(0),
         };
@@ -136,22 +150,84 @@ impl Workspace {
 
     /// Whether a call has failed, on this rank or another, as far as is known now; doesn't wait.
     pub fn status(&self) -> Result<()> {
-        match of_record(&self.own.mailbox.read()?) {
-            Some(error) => Err(error.into()),
-            None => Ok(()),
+        if let Some(error) = of_record(&self.own.mailbox.read()?) {
+            return Err(self.explained(error).into());
+        }
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.clone().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// What the device knows of the group's failure, as the group tells it.
+    fn explained(&self, error: LayerError) -> LayerError {
+        match (error, self.group.failed()) {
+            (LayerError::Lost { rank, how: None }, Some(GroupError::RankLost { how, .. })) => {
+                let how = Some(how.to_string());
+                LayerError::Lost { rank, how }
+            }
+            (LayerError::Group { wait, .. }, Some(failed)) => {
+                let text = failed.to_string();
+                LayerError::Group { text, wait }
+            }
+            (error, _) => error,
         }
     }
 
-    /// Waits for a stream, and reports what went wrong in the layer's calls on it.
+    /// Keeps a failure until it is recovered, and gives what the call tells.
+    pub(super) fn failed(&self, failure: Failure) -> Error {
+        let mut kept = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.get_or_insert(failure.kept);
+        failure.told
+    }
+
+    /// Waits for a stream, and reports what went wrong in the layer's calls on it. If a rank is
+    /// lost meanwhile, the wait ends at once; other ways to wait for the stream end by the
+    /// deadlines.
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
-        stream.synchronize()?;
+        {
+            let _watch = self.watch();
+            stream.synchronize()?;
+        }
         self.status()
+    }
+
+    /// While it lives, kernels that wait for other ranks give up once the group has failed. What has
+    /// already come from a rank that is gone is still taken.
+    fn watch(&self) -> Option<Watch> {
+        let (rank, ranks) = self.rank();
+        if ranks == 1 || self.config.transport != Transport::Peer {
+            return None;
+        }
+        let backend = self.device.backend().clone();
+        // Held by the closure: it may be called as long as the watch lives, which is shorter than
+        // the workspace.
+        let (word, beside) = (self.region.own() + self.plan.abort, self.beside.clone());
+        let give_up = move |error: &GroupError| {
+            let (rank, code) = match error {
+                GroupError::RankLost { rank, .. } => (rank.rank, Code::Lost),
+                GroupError::RankFailed { rank, .. } => (rank.rank, Code::HostCheck),
+                _ => (rank, Code::Group),
+            };
+            let value = abort_word(rank as u32, code);
+            // SAFETY: this rank's abort word, which is accessed atomically and lives as long as
+            // the workspace. Should it fail, the deadlines end the wait.
+            let _ = unsafe { backend.write_beside(word, value, beside.handle()) };
+        };
+        Some(Watch::new(&self.group, give_up))
+    }
+
+    /// Waits for all of the device's work, as [`Workspace::synchronize`] for a stream's.
+    pub(super) fn drain(&self) -> Result<()> {
+        let _watch = self.watch();
+        self.device.synchronize()
     }
 
     /// Collective: after an error, makes the workspace usable again. Waits for the device.
     pub fn recover(&self) -> Result<()> {
+        if let Some(exchange) = self.exchange() {
+            exchange.abort();
+        }
         // Whatever still runs ends by its deadline; what went wrong in it is what is recovered from.
-        let _ = self.device.synchronize();
+        let _ = self.drain();
         self.group.barrier()?;
         let cleared = || -> Result<()> {
             // SAFETY: the state is this workspace's, and nothing runs that touches it.
@@ -159,9 +235,12 @@ impl Workspace {
             fill(self.own.state.ptr().as_raw(), self.own.state.bytes())?;
             self.own.mailbox.clear()?;
             // Signals, the abort word and the routes.
-            self.symmetric.clear(self.plan.x)
+            self.region.clear(&self.device, self.plan.x)
         };
         together(&self.group, cleared())?;
+        self.region
+            .reconnect(&self.device, &self.group, &self.config)?;
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.recoveries.fetch_add(1, Ordering::Relaxed);
         Ok(self.group.barrier()?)
     }
@@ -182,7 +261,12 @@ impl Workspace {
 
     /// Where this rank's region stands, and its layout.
     pub(super) fn region(&self) -> (u64, &SymmetricPlan) {
-        (self.symmetric.own(), &self.plan)
+        (self.region.own(), &self.plan)
+    }
+
+    /// What carries rows, where peers aren't reached.
+    pub(super) fn exchange(&self) -> Option<Arc<Exchange>> {
+        self.region.exchange()
     }
 
     pub(super) fn rank_args(&self) -> RankArgs {
@@ -194,6 +278,14 @@ impl Workspace {
             ranks: self.group.world_size() as u32,
             plan: self.plan,
         }
+    }
+}
+
+impl Drop for Workspace {
+    /// Kernels that wait for a rank which is gone would hold up the freeing of their memory.
+    fn drop(&mut self) {
+        // A failure has nowhere to go.
+        let _ = self.drain();
     }
 }
 
@@ -227,7 +319,7 @@ fn agree_on(group: &Group, config: &MoeConfig) -> Result<()> {
 const UNSET: u64 = u64::MAX;
 
 /// What must be the same on all ranks, by name.
-fn settings(config: &MoeConfig) -> [(&'static str, u64); 8] {
+fn settings(config: &MoeConfig) -> [(&'static str, u64); 9] {
     let limit = config.swiglu_limit.map(|limit| limit.to_bits().into());
     [
         ("experts", config.experts.into()),
@@ -241,12 +333,15 @@ fn settings(config: &MoeConfig) -> [(&'static str, u64); 8] {
             config.schedule_capacity.map_or(UNSET, u64::from),
         ),
         ("swiglu_limit", limit.unwrap_or(UNSET)),
+        ("transport", config.transport as u64),
     ]
 }
 
 fn shown(what: &str, value: u64) -> String {
     match (what, value) {
         (_, UNSET) => "unset".into(),
+        ("transport", 0) => "Peer".into(),
+        ("transport", _) => "Nccl".into(),
         ("swiglu_limit", bits) => f32::from_bits(bits as u32).to_string(),
         _ => value.to_string(),
     }

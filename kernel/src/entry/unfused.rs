@@ -2,7 +2,7 @@
 
 use crate::role::{peers, rows, schedule};
 use crate::unfused::{
-    AbortArgs, MoveArgs, PublishArgs, ScheduleArgs, SignalArgs, SwigluArgs, WeighArgs,
+    AbortArgs, MoveArgs, PermuteArgs, PublishArgs, ScheduleArgs, SignalArgs, SwigluArgs, WeighArgs,
 };
 
 macro_rules! entries {
@@ -36,6 +36,8 @@ entries! {
     mok_dispatch(MoveArgs) = rows::dispatch;
     /// Rows into the slots of their routes.
     mok_combine(MoveArgs) = rows::combine;
+    /// Rows into another order.
+    mok_permute(PermuteArgs) = rows::permute;
     /// The activation.
     mok_swiglu(SwigluArgs) = rows::swiglu;
     /// The weighted sum of each token's slots.

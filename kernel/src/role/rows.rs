@@ -5,7 +5,7 @@ use crate::ptx::float::{exp2, fma};
 use crate::ptx::{global, reg};
 use crate::role::peers::{failed, region};
 use crate::route::Route;
-use crate::unfused::{MoveArgs, SwigluArgs, WeighArgs};
+use crate::unfused::{Direction, MoveArgs, PermuteArgs, SwigluArgs, WeighArgs};
 
 /// bf16 elements of 16 bytes.
 const CHUNK: u32 = 8;
@@ -151,6 +151,33 @@ unsafe fn for_rows(args: &MoveArgs, each: impl Fn(u64, Route)) {
     }
 }
 
+/// Any grid: rows into the order of a list, or out of it.
+///
+/// # Safety
+/// Whole warps run it; `args` describes live memory that nobody else touches; a list that says
+/// where rows go names no row twice.
+#[inline(always)]
+pub unsafe fn permute(args: &PermuteArgs) {
+    let (mut row, warps) = warp();
+    let gathers = args.direction == Direction::Gather as u32;
+    // Never 0; said so that the division can't panic.
+    let share = args.share.max(1);
+    // SAFETY: the caller's contract; a row has one warp.
+    unsafe {
+        while row < args.count {
+            let named = global::load_u32(args.list + 4 * row as u64);
+            let (to, from) = if gathers {
+                (row, named / share)
+            } else {
+                (named, row)
+            };
+            let at = |row: u32| 2 * row as u64 * args.hidden as u64;
+            copy_row(args.to + at(to), args.from + at(from), args.hidden);
+            row += warps;
+        }
+    }
+}
+
 /// `silu(g) * u`, after the clamp.
 #[inline(always)]
 fn swiglu_of(gate: f32, up: f32, limit: f32) -> f32 {
@@ -236,7 +263,11 @@ pub unsafe fn weigh(args: &WeighArgs) {
                         let route = first + k as u64;
                         if global::load_u32(args.topk_experts + 4 * route) as i32 >= 0 {
                             let weight = global::load_u32(args.router_weights + 4 * route);
-                            let slot = 2 * (route * args.hidden as u64 + (chunk * CHUNK) as u64);
+                            let mut place = route;
+                            if args.places != 0 {
+                                place = global::load_u32(args.places + 4 * route) as u64;
+                            }
+                            let slot = 2 * (place * args.hidden as u64 + (chunk * CHUNK) as u64);
                             let values = global::load_v4(own + rank.plan.slots + slot);
                             sum.add(f32::from_bits(weight), values);
                         }

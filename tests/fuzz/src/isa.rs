@@ -24,11 +24,17 @@ impl Name {
         self.text.split('.').any(|own| own == part)
     }
 
-    /// Whether the ISA lets an assembler fuse it with an addition: a product whose rounding the
-    /// name leaves out (PTX ISA, `mul`).
+    /// Whether an assembler may fuse it with what uses its result: the ISA lets it fuse a product
+    /// whose rounding the name leaves out with an addition (`mul`); ptxas 13.0 drops a conversion
+    /// between f16 and bf16 before another conversion, takes what `set` wrote for 1, fuses signs
+    /// into operands, where a NaN keeps its payload, and computes with constants that were chosen.
     pub fn may_fuse(&self) -> bool {
         let rounded = ["rn", "rz", "rm", "rp"].iter().any(|round| self.has(round));
-        self.opcode() == "mul" && self.op.src()[0].is_float() && !rounded
+        match self.opcode() {
+            "mul" => self.op.src()[0].is_float() && !rounded,
+            "cvt" | "set" | "abs" | "neg" | "selp" | "slct" | "mov" => true,
+            _ => false,
+        }
     }
 
     /// Whether a NaN operand's payload passes into the result, which of several the ISA does not say.

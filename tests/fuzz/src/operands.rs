@@ -55,7 +55,12 @@ impl Builder<'_> {
                 self.place(name, &mut step, &mut temporaries);
             }
         } else {
-            if !target.op.is_approximate() && self.random.percent(20) {
+            // ptxas 13.0 converts what a guarded `set` leaves as it was, as if it were the result;
+            // it writes what a guarded `testp` should leave; and it makes guarded signs a choice of
+            // operands, where a NaN keeps its payload.
+            let miscompiled = matches!(target.opcode(), "set" | "testp" | "abs" | "neg");
+            let may_stand_guarded = !target.op.is_approximate() && !miscompiled;
+            if may_stand_guarded && self.random.percent(20) {
                 let negate = if self.random.percent(50) { "!" } else { "" };
                 step.guard = Some(format!("{negate}%p{}", self.random.below(POOL[0].2)));
             }
@@ -108,7 +113,7 @@ impl Builder<'_> {
         let name = self.catalogue.names[index].clone();
         let sources = self.sources(&name, step, temporaries);
         let approximate = name.op.is_approximate();
-        let destinations = self.destinations(&name, step, temporaries);
+        let destinations = self.destinations(&name, &sources, step, temporaries);
         let written = match destinations.as_slice() {
             [(one, _)] => one.clone(),
             [(first, _), (second, _), ..] => format!("{first}|{second}"),
@@ -154,8 +159,8 @@ impl Builder<'_> {
                     if !register.starts_with("%t") {
                         self.flavours.insert(register.clone(), *ty);
                     }
-                    if name.may_fuse() {
-                        // A zero that no compiler knows stands between it and an addition.
+                    if name.may_fuse() && bits > 8 {
+                        // A zero that no compiler knows stands between it and what uses it.
                         let zero = match bits {
                             16 => "%zeroh",
                             32 => "%zero",
@@ -175,6 +180,7 @@ impl Builder<'_> {
     fn destinations(
         &mut self,
         name: &Name,
+        sources: &[(String, Ty)],
         step: &Step,
         temporaries: &mut Temporaries,
     ) -> Vec<(String, Ty)> {
@@ -215,12 +221,21 @@ impl Builder<'_> {
                     .guard
                     .as_ref()
                     .is_some_and(|guard| guard.trim_start_matches('!') == register);
+                // ptxas 13.0 computes the second of two predicates from what the first overwrote.
+                let reads = second
+                    && sources
+                        .iter()
+                        .any(|(source, _)| source.trim_start_matches('!') == register);
                 let taken = |step: &Step| {
                     step.after
                         .iter()
                         .any(|(_, line)| line.contains(&format!(" {register};")))
                 };
-                if !guards && !found.iter().any(|(one, _)| *one == register) && !taken(step) {
+                if !guards
+                    && !reads
+                    && !found.iter().any(|(one, _)| *one == register)
+                    && !taken(step)
+                {
                     found.push((register, *ty));
                     break;
                 }
@@ -243,11 +258,16 @@ impl Builder<'_> {
             // The last one must be a register if none was. Approximate ones are stored.
             let several = types.len() > 1 && (registers > 0 || position + 1 < types.len());
             let constant = !name.op.is_approximate() && (several || name.opcode() == "mov");
-            let text = if name.passes_payload() && position != free {
+            let mut text = if name.passes_payload() && position != free {
                 self.number(constant, step, temporaries)
             } else {
                 self.source(name, position, *ty, constant, step, temporaries)
             };
+            // ptxas takes the smaller of a value and itself for a move, NaN or not.
+            let folds = matches!(name.opcode(), "min" | "max");
+            if folds && found.iter().any(|(other, _)| *other == text) {
+                text = self.load(Kind::of(*ty), ty.bits(), step, temporaries);
+            }
             registers += usize::from(text.starts_with(['%', '!']));
             found.push((text, *ty));
         }
@@ -313,6 +333,8 @@ impl Builder<'_> {
                 register
             };
         }
+        // ptxas 13.0 cuts constant shifts to 16 bits, and takes a constant that picks to be negative.
+        let constant = constant && !matches!((opcode, position), ("shl" | "shr", 1) | ("slct", 2));
         if let Some(most) = limit(opcode, position) {
             return self.limited(most, constant, step, temporaries);
         }
@@ -374,7 +396,8 @@ impl Builder<'_> {
         temporaries: &mut Temporaries,
     ) -> String {
         if constant && self.random.percent(30) {
-            return self.random.below(most as usize + 1).to_string();
+            // Beyond the operand's bits a constant's result is ptxas's, not the machine's.
+            return self.random.below(32.min(most as usize + 1)).to_string();
         }
         let kind = if self.random.percent(70) {
             Kind::Small

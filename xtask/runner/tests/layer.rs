@@ -108,6 +108,7 @@ fn outputs_do_not_depend_on_how_many_ranks_there_are() {
         &["--ranks", "1", "--tokens", "9"][..],
         &["--ranks", "2", "--tokens", "4,5"],
         &["--ranks", "4", "--tokens", "0,7,1,1", "--capacity", "1024"],
+        &["--ranks", "3", "--tokens", "3,3,3", "--transport", "nccl"],
     ]
     .iter()
     .map(|ranks| {
@@ -168,7 +169,7 @@ fn what_cannot_run_is_still_one_object() {
         (&["--tokens", "1,2,3"], "3 numbers for 2 ranks"),
         (&["--tokens", "1048577,0"], "max_tokens is 1048577"),
         (&["--dtype", "mxfp8"], "not there yet"),
-        (&["--transport", "nccl"], "not there yet"),
+        (&["--transport", "smoke"], "peer, nccl"),
         (&["--arch", "sm_100a"], "the emulated GPU is sm_90a"),
         (&["--arch", "sm_80"], "known are"),
         (&["--launch", "processes"], "threads of one process"),

@@ -1,0 +1,83 @@
+//! A rank that goes away in the middle of a call ends the others' waits at once.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mok::layer::{Group, LayerError, MoeConfig, Transport};
+use mok::{Error, Result};
+use mok_tests::rank::Rank;
+
+use super::errors::{TOKENS, problem};
+use super::numbers::ranks;
+
+/// Where a rank goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Leaves {
+    BeforeSchedule,
+    BeforeForward,
+    /// By a panic.
+    Panics,
+}
+
+/// Rank 1 goes; what the others' passes, and their next calls, tell.
+fn run(transport: Transport, leaves: Leaves) -> Vec<(Result<()>, Result<()>)> {
+    // Deadlines of minutes: nothing here waits for one.
+    let config = MoeConfig::new(6, 64, 64, 2, TOKENS).with_transport(transport);
+    let devices = ranks(3, 4);
+    let groups = Group::threads(3).unwrap();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = devices
+            .iter()
+            .zip(groups)
+            .map(|(device, group)| {
+                scope.spawn(move || {
+                    let group = Arc::new(group);
+                    let mut rank = Rank::new(&problem(config), device, &group).unwrap();
+                    rank.pass().unwrap();
+                    group.barrier().unwrap();
+                    if group.rank() != 1 {
+                        let error = rank.pass();
+                        return Some((error, rank.workspace.recover()));
+                    }
+                    if leaves != Leaves::BeforeSchedule {
+                        rank.schedule(TOKENS).unwrap();
+                    }
+                    assert!(leaves != Leaves::Panics, "as asked for");
+                    None
+                })
+            })
+            .collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined.filter_map(|result| result.ok().flatten()).collect()
+    })
+}
+
+#[test]
+fn the_others_are_told_who_is_lost() {
+    let leaves = [
+        Leaves::BeforeSchedule,
+        Leaves::BeforeForward,
+        Leaves::Panics,
+    ];
+    for transport in [Transport::Peer, Transport::Nccl] {
+        for leaves in leaves {
+            let start = Instant::now();
+            let results = run(transport, leaves);
+            assert_eq!(results.len(), 2);
+            for (pass, recovered) in results {
+                let error = pass.unwrap_err();
+                let lost = matches!(
+                    &error,
+                    Error::Layer(LayerError::Lost { rank: 1, how: Some(how) })
+                        if how.contains("panic") == (leaves == Leaves::Panics)
+                );
+                assert!(lost, "{transport:?}, {leaves:?}: {error}");
+                // It can't come back.
+                let recovered = recovered.unwrap_err().to_string();
+                assert!(recovered.contains("rank 1 is lost"), "{recovered}");
+            }
+            let took = start.elapsed();
+            assert!(took < Duration::from_secs(20), "{transport:?}: {took:?}");
+        }
+    }
+}
