@@ -38,7 +38,8 @@ use shape::LayerShape;
 /// layer's rounding points, and with themselves over repeated passes.
 ///
 /// Ranks are processes, one a GPU, that this command starts, or that torchrun or srun has started
-/// (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT); in the emulator they are threads.
+/// (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT); in the emulator they are threads, but may
+/// be processes with --transport nccl.
 ///
 /// `cargo xtask run gemm` runs the grouped GEMM alone, in its three forms.
 #[derive(Parser, Debug)]
@@ -280,44 +281,47 @@ impl Job<'_> {
             output::check(output)?;
         }
         let found = self.find()?;
-        match found {
-            Found::Emulator if launched => bail!(
+        // Emulated GPUs reach each other within one process; over the host they may be in several.
+        let apart = !matches!(found, Found::Emulator) || args.transport == TransportArg::Nccl;
+        if launched {
+            ensure!(
+                apart,
                 "this process is one rank of several (RANK and WORLD_SIZE are set), and emulated \
-                 ranks are threads of one process: start it once, without a launcher, with --ranks N"
-            ),
-            _ if launched => {
-                ensure!(
-                    args.launch != Some(Launch::Threads),
-                    "--launch threads contradicts RANK and WORLD_SIZE, which are set: a launcher has \
-                     started this process as one rank"
-                );
-                self.as_member(&found)
+                 ranks are threads of one process: start it once, without a launcher, with --ranks \
+                 N, or take --transport nccl"
+            );
+            ensure!(
+                args.launch != Some(Launch::Threads),
+                "--launch threads contradicts RANK and WORLD_SIZE, which are set: a launcher has \
+                 started this process as one rank"
+            );
+            return self.as_member(&found);
+        }
+        let asked = args.ranks.map(|ranks| ranks as usize);
+        let mut usual = Launch::Threads;
+        self.ranks = asked.unwrap_or(2);
+        if let Found::Gpus(count) = found {
+            self.ranks = asked.unwrap_or(count.min(2));
+            ensure!(
+                self.ranks <= count,
+                "{} ranks need as many GPUs, and this machine shows {count}: take --ranks {count}, \
+                 --backend emulator, or start one process a GPU on several machines with torchrun or \
+                 srun",
+                self.ranks
+            );
+            if self.ranks > 1 {
+                usual = Launch::Processes;
             }
-            Found::Gpus(count) => {
-                self.ranks = args.ranks.map_or(count.min(2), |ranks| ranks as usize);
+        }
+        match args.launch.unwrap_or(usual) {
+            Launch::Threads => self.as_threads(&found),
+            Launch::Processes => {
                 ensure!(
-                    self.ranks <= count,
-                    "{} ranks need as many GPUs, and this machine shows {count}: take --ranks {count}, \
-                     --backend emulator, or start one process a GPU on several machines with torchrun \
-                     or srun",
-                    self.ranks
+                    apart,
+                    "emulated ranks are threads of one process: leave out --launch processes, or \
+                     take --transport nccl"
                 );
-                match args.launch.unwrap_or(Launch::Processes) {
-                    Launch::Processes if self.ranks > 1 => self.as_parent(),
-                    _ => self.as_threads(&found),
-                }
-            }
-            Found::Host | Found::Emulator => {
-                self.ranks = args.ranks.map_or(2, |ranks| ranks as usize);
-                match (args.launch, &found) {
-                    (Some(Launch::Processes), Found::Emulator) => {
-                        bail!(
-                            "emulated ranks are threads of one process: leave out --launch processes"
-                        )
-                    }
-                    (Some(Launch::Processes), _) => self.as_parent(),
-                    _ => self.as_threads(&found),
-                }
+                self.as_parent()
             }
         }
     }
@@ -391,7 +395,8 @@ impl Job<'_> {
         let mut prepared = || -> Result<_> {
             let device = match found {
                 Found::Gpus(_) => Some(self.gpu(group.local_rank())?),
-                _ => None,
+                Found::Emulator => Some(self.emulated(1)?.remove(0)),
+                Found::Host => None,
             };
             Ok((self.problem(found)?, device))
         };
@@ -415,13 +420,7 @@ impl Job<'_> {
         let devices: Vec<Option<Device>> = match found {
             Found::Host => vec![None; self.ranks],
             Found::Emulator => {
-                let config = EmulatorConfig {
-                    sms: 2,
-                    seed: self.args.seed,
-                    ..EmulatorConfig::default()
-                };
-                let devices = Device::emulated_peers(config, self.ranks)?;
-                self.introduce(&devices[0])?;
+                let devices = self.emulated(self.ranks)?;
                 devices.into_iter().map(Some).collect()
             }
             Found::Gpus(_) => {
@@ -433,6 +432,17 @@ impl Job<'_> {
         let (finished, outputs) = launch::threads(&problem, self.work(found), &devices, &progress)?;
         drop(progress);
         self.report(&problem, finished, &outputs)
+    }
+
+    fn emulated(&mut self, gpus: usize) -> Result<Vec<Device>> {
+        let config = EmulatorConfig {
+            sms: 2,
+            seed: self.args.seed,
+            ..EmulatorConfig::default()
+        };
+        let devices = Device::emulated_peers(config, gpus)?;
+        self.introduce(&devices[0])?;
+        Ok(devices)
     }
 
     fn gpu(&mut self, ordinal: usize) -> Result<Device> {

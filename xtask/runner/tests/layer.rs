@@ -256,6 +256,47 @@ fn ranks_can_be_processes() {
     }
 }
 
+/// With devices too: emulated ones that meet over the host. The bits are those of one rank.
+#[test]
+fn processes_compute_what_one_rank_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = ["one", "three"].map(|name| folder.path().join(name).display().to_string());
+    let (one, code) = json(&with(&[
+        "--ranks", "1", "--tokens", "9", "--output", &paths[0],
+    ]));
+    assert_eq!(code, Some(0), "{one}");
+    let (three, code) = json(&with(&[
+        "--ranks",
+        "3",
+        "--tokens",
+        "5,0,4",
+        "--transport",
+        "nccl",
+        "--launch",
+        "processes",
+        "--output",
+        &paths[1],
+    ]));
+    assert_eq!(code, Some(0), "{three}");
+    assert_eq!(
+        (&three["launch"], &three["transport"]),
+        (&"processes".into(), &"nccl".into())
+    );
+    assert_eq!(three["total"]["out_sha256"], one["total"]["out_sha256"]);
+    let files = paths.map(|path| std::fs::read(path).unwrap());
+    let [one, three] = files
+        .each_ref()
+        .map(|bytes| safetensors::SafeTensors::deserialize(bytes).unwrap());
+    for name in ["out", "topk_experts", "router_weights"] {
+        let [one, three] = [&one, &three].map(|file| file.tensor(name).unwrap());
+        assert_eq!(
+            (one.shape(), one.data()),
+            (three.shape(), three.data()),
+            "{name}"
+        );
+    }
+}
+
 fn launched(rank: usize, world: usize, port: u16, args: &[&str]) -> Child {
     command(args)
         .args(["--backend", "none", "--json"])
