@@ -273,6 +273,10 @@ impl Job<'_> {
             args.dtype == Dtype::Bf16,
             "--dtype mxfp8 is not there yet: the layer computes in bf16"
         );
+        ensure!(
+            args.output.is_none() || args.backend != Backend::None,
+            "--output needs a device that computes it, and --backend none has none"
+        );
         let launched = launch::launched();
         if launched && std::env::var("RANK").is_ok_and(|rank| rank.trim() != "0") {
             self.speaks = false;
@@ -285,7 +289,7 @@ impl Job<'_> {
         let apart = !matches!(found, Found::Emulator) || args.transport == TransportArg::Nccl;
         if launched {
             ensure!(
-                apart,
+                apart || launch::alone(),
                 "this process is one rank of several (RANK and WORLD_SIZE are set), and emulated \
                  ranks are threads of one process: start it once, without a launcher, with --ranks \
                  N, or take --transport nccl"
@@ -528,10 +532,6 @@ impl Job<'_> {
         let report = Report::new(self.place, self.args.seed, problem, finished, more);
         if self.speaks {
             if let Some(path) = self.args.output.as_deref() {
-                ensure!(
-                    self.place.backend != "none",
-                    "--output needs a device that computes it, and --backend none has none"
-                );
                 output::write(path, problem, outputs, report.out_sha256())?;
             }
             report.print(self.args.json)?;

@@ -44,7 +44,7 @@ impl Shape {
 
 /// Bytes of memory that can still be taken, where the system tells: running out of them would end
 /// the process without a word.
-fn available_memory() -> Option<u64> {
+pub fn available_memory() -> Option<u64> {
     let told = fs::read_to_string("/proc/meminfo").ok()?;
     let line = told
         .lines()

@@ -258,7 +258,11 @@ fn what_a_checkpoint_lacks_is_named() {
     without("nothing");
     assert!(error(&["--shape", "9,128,64,3,1"]).contains("experts 9"));
     assert!(error(&["--shared", "64"]).contains("--shared is 64"));
+    let (report, passed) = run(&[&path, &tokens], &["--routing", "zipf"]);
+    assert!(passed && report["shape"]["top_k"] == 3, "{report}");
+    std::fs::remove_file(&config).unwrap();
     assert!(error(&["--routing", "zipf"]).contains("--shape"));
+    std::fs::write(&config, &text).unwrap();
     let (report, passed) = run(&[&path, &tokens], &["--shared", "0"]);
     assert!(passed, "{report}");
     assert_eq!(report["shape"]["shared"], 0);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use mok::Device;
 use mok::layer::{Group, LayerError};
@@ -28,11 +28,15 @@ pub enum Launch {
     Processes,
 }
 
-/// Whether a launcher has started this process as one rank of several.
+/// Whether a launcher has started this process as a rank.
 pub fn launched() -> bool {
-    ["RANK", "WORLD_SIZE"]
-        .iter()
-        .any(|name| env::var_os(name).is_some())
+    let set = |name| env::var_os(name).is_some();
+    set("RANK") || set("WORLD_SIZE")
+}
+
+/// Whether that launcher has started no other.
+pub fn alone() -> bool {
+    env::var("WORLD_SIZE").is_ok_and(|size| size.trim() == "1")
 }
 
 /// A thread may have to wait for another's hours of emulation.
@@ -156,6 +160,8 @@ impl Ended {
 
 /// Starts this program once more for each rank, and waits for all.
 pub fn processes(ranks: usize) -> Result<Ended> {
+    // Ranks that start ranks would never end.
+    ensure!(!launched(), "this process is a rank already");
     let program = env::current_exe().context("finding this program")?;
     // Freed at once: should another take it, the job's id leads the ranks to the next port.
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());

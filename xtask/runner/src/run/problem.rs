@@ -85,10 +85,12 @@ impl Problem {
         match &routes {
             RouteSource::Given { experts, .. } => shape.top_k = columns(experts)?,
             RouteSource::Router(router) => shape.top_k = to_u32("top_k", router.top_k)?,
-            RouteSource::MadeUp(_) if experts.is_some() && args.shape.is_none() => bail!(
-                "--routing needs the number of experts of a token: give --shape E,H,I,K,T too"
-            ),
-            RouteSource::MadeUp(_) => {}
+            RouteSource::MadeUp(_) if args.shape.is_some() => {}
+            RouteSource::MadeUp(_) => {
+                if let Some(experts) = &experts {
+                    shape.top_k = to_u32("top_k", experts.top_k(&inputs)?)?;
+                }
+            }
         }
         if let Some(x) = x.as_ref().filter(|x| x.is_rounded()) {
             notes.push(format!("x is {:?}, and rounded to bf16", x.dtype));

@@ -9,11 +9,11 @@ use mok::oracle::{Comparison, Expert, Layer, Reference, Tokens};
 use serde::{Deserialize, Serialize};
 
 use super::problem::{Matrices, Problem, RankData};
+use crate::shape::available_memory;
 
-/// Multiplications of one token with both references.
+/// Multiplications of one token with both references: an operation in two is one.
 fn token_work(problem: &Problem) -> f64 {
-    let shape = &problem.shape;
-    2.0 * shape.operations(shape.top_k.into(), 1) / 2.0
+    problem.shape.operations(problem.shape.top_k.into(), 1)
 }
 
 /// Multiplications that take some seconds; beyond it tokens are sampled.
@@ -129,10 +129,10 @@ pub struct Verdict {
     pub poison_lost: usize,
 }
 
-/// Weights that are in memory at once.
-const MEMORY: usize = 4 << 30;
+/// Bytes of weights that all ranks together may have in memory, where the system does not tell.
+const MEMORY: u64 = 4 << 30;
 
-/// Compares the outputs of a rank's tokens; `step` is called after each part.
+/// Compares the outputs of a rank's tokens.
 pub fn verify(
     problem: &Problem,
     rank: usize,
@@ -213,8 +213,11 @@ fn infinite_rows(references: &[Reference]) -> Vec<usize> {
 /// The tokens in parts whose experts fit into memory together.
 fn parts<'a>(problem: &Problem, data: &RankData, rows: &'a [usize]) -> Vec<&'a [usize]> {
     let top_k = problem.shape.top_k as usize;
-    let expert = 6 * problem.shape.hidden as usize * problem.shape.intermediate as usize;
-    let most = (MEMORY / problem.tokens.len().max(1) / expert.max(1)).max(top_k);
+    let expert = 6 * u64::from(problem.shape.hidden) * u64::from(problem.shape.intermediate);
+    // Ranks of other hosts need none of this one's, but who knows which these are.
+    let memory = available_memory().map_or(MEMORY, |bytes| bytes / 4);
+    let most = memory / problem.tokens.len().max(1) as u64 / expert.max(1);
+    let most = usize::try_from(most).unwrap_or(usize::MAX).max(top_k);
     let mut parts = Vec::new();
     let (mut start, mut needed) = (0, BTreeSet::new());
     for (at, &token) in rows.iter().enumerate() {

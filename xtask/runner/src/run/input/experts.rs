@@ -183,6 +183,20 @@ impl Experts {
         self.routed.len()
     }
 
+    /// Experts of a token, as the checkpoint's config.json has it.
+    pub fn top_k(&self, inputs: &Inputs) -> Result<usize> {
+        let gate = self.routed.first().map(|[gate, ..]| gate.name.as_str());
+        let config = inputs.config(gate.unwrap_or_default())?;
+        let config = config.with_context(|| {
+            format!(
+                "how many experts a token has is in no config.json beside {}: give --shape \
+                 E,H,I,K,T too",
+                inputs.shown()
+            )
+        })?;
+        config.count("num_experts_per_tok")
+    }
+
     /// Intermediate size of the shared expert; 0 if there is none.
     pub fn shared_intermediate(&self) -> usize {
         let gate = self.shared.as_ref().map(|[gate, ..]| gate);
