@@ -397,9 +397,7 @@ fn on_device(
             progress.at(format!("pass {run} of {}, bit by bit", work.runs));
             let (again, time) = tensors.pass(device)?;
             times.push(time);
-            let bits = |value: &bf16| value.to_bits();
-            let pairs = out.iter().map(bits).zip(again.iter().map(bits));
-            differing += pairs.filter(|(first, again)| first != again).count();
+            differing += differing_elements(&out, &again);
             progress.step();
         }
         // Simulated time is the same whether or not the host looks between passes.
@@ -421,6 +419,14 @@ fn on_device(
     let passed = passed?;
     left?;
     Ok(passed)
+}
+
+/// Elements whose bits are not the same.
+fn differing_elements(first: &[bf16], again: &[bf16]) -> usize {
+    let pairs = first.iter().zip(again);
+    pairs
+        .filter(|(first, again)| first.to_bits() != again.to_bits())
+        .count()
 }
 
 /// What the layer reads and writes on a device.
@@ -498,5 +504,17 @@ impl Drop for Tensors {
     fn drop(&mut self) {
         // What failed was told; nothing may still run when the buffers go.
         let _ = self.stream.synchronize();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_compared_and_not_numbers() {
+        let [zero, minus] = [bf16::ZERO, bf16::NEG_ZERO];
+        assert_eq!(differing_elements(&[zero, minus], &[minus, minus]), 1);
+        assert_eq!(differing_elements(&[bf16::NAN; 3], &[bf16::NAN; 3]), 0);
     }
 }

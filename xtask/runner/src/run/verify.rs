@@ -269,3 +269,133 @@ impl Loaded {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use mok::oracle::{EXACT, ROUNDED};
+
+    use super::super::Args;
+    use super::super::shape::LayerShape;
+    use super::*;
+
+    const TOKENS: usize = 9;
+    const HIDDEN: usize = 64;
+
+    fn problem(more: &[&str]) -> Problem {
+        let args = ["run", "--shape", "6,64,64,2,9", "--shared", "64"];
+        let args = Args::parse_from(args.iter().chain(more));
+        Problem::new(&args, 1, LayerShape::tiny()).unwrap()
+    }
+
+    /// A problem's data, and outputs that are right: the reference's own.
+    fn right(problem: &Problem) -> (RankData, Vec<bf16>) {
+        let data = problem.rank_data(0).unwrap();
+        let all: BTreeSet<usize> = (0..6).collect();
+        let loaded = Loaded::new(problem, &all).unwrap();
+        let shared = problem.shared().unwrap();
+        let layer = loaded.layer(problem, shared.as_ref()).unwrap();
+        let tokens = Tokens {
+            x: &data.x,
+            topk_experts: &data.routes.experts,
+            router_weights: &data.routes.weights,
+        };
+        let rows: Vec<usize> = (0..TOKENS).collect();
+        let reference = layer.rounded(&tokens, &rows).unwrap();
+        let values = reference.iter().flat_map(|(_, values)| values.to_vec());
+        let out = values.map(bf16::from_f64).collect();
+        (data, out)
+    }
+
+    fn passes(verdict: &Verdict) -> bool {
+        let within = |distance: &Distance, limits: mok::oracle::Limits| {
+            let [whole, row] = [distance.whole, distance.row];
+            let below = |value: Option<f64>, limit| value.is_some_and(|value| value <= limit);
+            below(whole, limits.whole) && below(row, limits.row)
+        };
+        within(&verdict.exact, EXACT)
+            && within(&verdict.rounded, ROUNDED)
+            && verdict.non_finite == 0
+            && verdict.poison_lost == 0
+    }
+
+    #[test]
+    fn right_outputs_pass_and_each_fault_is_seen() {
+        let problem = problem(&["--swiglu-limit", "0.8"]);
+        let (data, out) = right(&problem);
+        let rows: Vec<usize> = (0..TOKENS).collect();
+        let judge = |out: &[bf16]| verify(&problem, 0, &data, out, &rows).unwrap();
+        let verdict = judge(&out);
+        assert!(
+            passes(&verdict) && verdict.compared == TOKENS,
+            "{verdict:?}"
+        );
+        let faults: [fn(&mut [bf16]); 5] = [
+            |out| out[5 * HIDDEN..6 * HIDDEN].fill(bf16::ZERO),
+            |out| out[2 * HIDDEN + 3] = bf16::NAN,
+            |out| out[8 * HIDDEN..].rotate_left(1),
+            |out| out.rotate_left(HIDDEN),
+            |out| {
+                out[..HIDDEN]
+                    .iter_mut()
+                    .for_each(|v| *v = bf16::from_f32(1.03 * v.to_f32()))
+            },
+        ];
+        for (number, fault) in faults.iter().enumerate() {
+            let mut wrong = out.clone();
+            fault(&mut wrong);
+            assert!(!passes(&judge(&wrong)), "fault {number}");
+        }
+        // Without the clamp it is another layer.
+        let unclamped = self::problem(&[]);
+        assert!(!passes(&verify(&unclamped, 0, &data, &out, &rows).unwrap()));
+    }
+
+    #[test]
+    fn a_poisoned_token_must_stay_poisoned_and_alone() {
+        let problem = problem(&[]);
+        let (mut data, mut out) = right(&problem);
+        data.x[4 * HIDDEN] = bf16::NAN;
+        let rows: Vec<usize> = (0..TOKENS).collect();
+        let judge = |out: &[bf16]| verify(&problem, 0, &data, out, &rows).unwrap();
+        let healed = judge(&out);
+        assert_eq!((healed.compared, healed.poison_lost), (TOKENS - 1, 1));
+        out[4 * HIDDEN..5 * HIDDEN].fill(bf16::NAN);
+        let verdict = judge(&out);
+        assert!(passes(&verdict) && verdict.poisoned == 1, "{verdict:?}");
+        out[3 * HIDDEN] = bf16::NAN;
+        let spread = judge(&out);
+        assert!(!passes(&spread) && spread.non_finite == 1, "{spread:?}");
+        // Also where the token it spread to is not compared.
+        let few = verify(&problem, 0, &data, &out, &[0, 8]).unwrap();
+        assert_eq!((few.compared, few.non_finite), (2, 1));
+    }
+
+    #[test]
+    fn samples_have_both_ends_and_their_size() {
+        let problem = problem(&["--tokens", "900"]);
+        let sampled = sample(&problem, 0, Some(50));
+        assert_eq!((sampled.first(), sampled.last()), (Some(&0), Some(&899)));
+        assert!(sampled.len() == 50 && sampled.is_sorted_by(|a, b| a < b));
+        assert_eq!(sample(&problem, 0, Some(0)).len(), 900);
+        assert_eq!(sample(&problem, 0, None).len(), 900);
+    }
+
+    #[test]
+    fn distances_of_parts_are_those_of_the_whole() {
+        let problem = problem(&[]);
+        let (data, mut out) = right(&problem);
+        for value in &mut out[3 * HIDDEN..4 * HIDDEN] {
+            *value = bf16::from_f32(1.01 * value.to_f32());
+        }
+        let judge = |rows: &[usize]| verify(&problem, 0, &data, &out, rows).unwrap();
+        let whole = judge(&(0..TOKENS).collect::<Vec<_>>()).exact;
+        let [first, last] = [judge(&[0, 1, 2]), judge(&[3, 4, 5, 6, 7, 8])];
+        for joined in [first.exact.and(&last.exact), last.exact.and(&first.exact)] {
+            let close = |a: Option<f64>, b: Option<f64>| (a.unwrap() - b.unwrap()).abs() < 1e-12;
+            assert!(close(joined.whole, whole.whole) && close(joined.row, whole.row));
+            assert_eq!(joined.worst_token, Some(3));
+            assert_eq!(joined.and(&Distance::none()), joined);
+        }
+    }
+}
