@@ -386,3 +386,34 @@ fn memory_is_reported() {
         assert_eq!(free(), before);
     }
 }
+
+/// No room is enough for no rows, and an error that says what is needed for any.
+#[test]
+fn no_room_at_all() {
+    for transport in BOTH {
+        let none = config().with_schedule_capacity(0).with_transport(transport);
+        let errors = on_all(&none, |rank| {
+            let error = layer_error(rank.pass());
+            rank.workspace.recover().unwrap();
+            rank.topk_experts.fill(0xff).unwrap();
+            assert!(
+                rank.output()
+                    .unwrap()
+                    .iter()
+                    .all(|value| value.to_f32() == 0.0)
+            );
+            error
+        });
+        for error in errors {
+            let expected = matches!(
+                error,
+                LayerError::Overflow {
+                    needed: 256,
+                    capacity: 0,
+                    ..
+                }
+            );
+            assert!(expected, "{error}");
+        }
+    }
+}
