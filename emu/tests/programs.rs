@@ -267,3 +267,28 @@ fn a_seed_fixes_the_interleaving() {
         "other seeds give other orders"
     );
 }
+
+#[test]
+fn declarations_that_nothing_holds_are_errors_at_load() {
+    for declarations in [
+        ".shared .b8 a[1000000000]; .shared .b8 b[1000000000]; .shared .b8 c[1000000000];",
+        ".local .b64 a[134217728]; .local .b64 b[134217728];",
+        ".shared .align 3 .b8 a[4];",
+        ".reg .b128 %q<100000>;",
+    ] {
+        let text = format!(
+            ".version 8.4\n.target sm_90a\n.address_size 64\n.visible .entry k()\n{{\n{declarations} ret;\n}}\n"
+        );
+        let loaded = Program::load(&mut Machine::new(Config::default()), 0, &text);
+        assert!(loaded.is_err(), "{declarations}");
+    }
+    let params = [".param .b8 p[1000000000]"; 5].join(", ");
+    let params = params.replace("p[", "p_[");
+    for text in [
+        format!(".version 8.4\n.target sm_90a\n.address_size 64\n.visible .entry k({params})\n{{ ret; }}\n"),
+        ".version 8.4\n.target sm_90a\n.address_size 64\n.extern .shared .align 4294967295 .b8 s[];\n.visible .entry k()\n{ ret; }\n".into(),
+    ] {
+        let loaded = Program::load(&mut Machine::new(Config::default()), 0, &text);
+        assert!(loaded.is_err(), "{text}");
+    }
+}

@@ -170,12 +170,13 @@ impl Case {
             }
             params[slot.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
         }
+        let cluster = entry.directives.cluster.unwrap_or([1; 3]);
         machine.launch(Launch {
             entry,
             gpu: 0,
             grid: self.grid,
             block: self.block,
-            cluster: [1; 3],
+            cluster,
             dynamic_shared: self.shared,
             params,
         })?;

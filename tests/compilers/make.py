@@ -19,6 +19,7 @@ NVCC = [
     "nvidia-nvvm==13.0.88",
     "nvidia-cuda-crt==13.0.88",
     "nvidia-cuda-runtime==13.0.96",
+    "nvidia-cuda-cccl==13.0.85",
 ]
 HERE = pathlib.Path(__file__).resolve().parent
 UNAVAILABLE = 3
@@ -78,8 +79,9 @@ def main():
     import case
     import cuda_kernels
     import triton_kernels
+    import triton_vectors
 
-    cases = list(triton_kernels.cases(folder))
+    cases = [*triton_kernels.cases(folder), *triton_vectors.cases(folder)]
     ignored = {}
     reason = cuda_kernels.missing()
     if reason is None:

@@ -3,6 +3,7 @@
 //! Shapes that take the emulator long are left to `MOK_TEST_ALL=1`.
 
 mod copies;
+mod facts;
 mod gemm;
 mod instructions;
 mod outcome;
@@ -30,6 +31,7 @@ fn main() {
     let all = std::env::var_os("MOK_TEST_ALL").is_some();
     let mut trials = Vec::new();
     trials.extend(copies::trials());
+    trials.extend(facts::trials());
     trials.extend(instructions::trials());
     trials.extend(wgmma::trials());
     trials.extend(gemm::trials(|work| all || work < 20_000_000));

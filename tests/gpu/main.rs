@@ -1,10 +1,13 @@
 //! Tests on a real GPU. Without one they are listed as ignored, with the reason.
 
 mod copies;
+
+mod facts;
 mod faults;
 mod gemm;
 mod instructions;
 mod large;
+mod layer;
 mod library;
 mod outcome;
 mod wgmma;
@@ -19,10 +22,12 @@ fn main() {
     arguments.test_threads = Some(1);
     let mut trials = Vec::new();
     trials.extend(copies::trials());
+    trials.extend(facts::trials());
     trials.extend(instructions::trials());
     trials.extend(wgmma::trials());
     trials.extend(gemm::trials(|_| true));
     trials.extend(library::trials());
+    trials.extend(layer::trials());
     trials.extend(large::trials());
     trials.extend(faults::trials());
     if let Some(reason) = mok_tests::no_gpu() {

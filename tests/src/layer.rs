@@ -75,7 +75,11 @@ impl Problem {
             config,
             tokens: tokens.to_vec(),
             topk_experts: routes.collect(),
-            router_weights: fill::normal(seed + 5, count * top_k, 0.5),
+            // Positive, as routers give them: weights that cancel would magnify every rounding.
+            router_weights: fill::normal::<f32>(seed + 5, count * top_k, 0.2)
+                .into_iter()
+                .map(|weight| weight.abs() + 0.05)
+                .collect(),
             x: fill::normal(seed + 6, count * hidden, 1.0),
             routed: matrices(seed + 10, experts, inner),
             shared: matrices(seed + 20, 1, shared),

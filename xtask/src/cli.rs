@@ -111,6 +111,9 @@ pub enum Command {
     /// Write GPU outputs that tests without a GPU compare with.
     #[command(disable_help_flag = true)]
     Golden(Rest),
+    /// Compare random programs in the emulator with what a GPU gives.
+    #[command(disable_help_flag = true)]
+    Fuzz(Rest),
     /// Measure.
     #[command(disable_help_flag = true)]
     Bench(Rest),
@@ -144,6 +147,7 @@ impl Command {
             Command::Run(rest) => runner::forward("run", &rest.args),
             Command::Emu(rest) => runner::forward("emu", &rest.args),
             Command::Golden(rest) => runner::forward("golden", &rest.args),
+            Command::Fuzz(rest) => runner::forward("fuzz", &rest.args),
             Command::Bench(rest) => runner::forward("bench", &rest.args),
         }
     }

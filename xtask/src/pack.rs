@@ -96,7 +96,7 @@ pub fn run() -> Result<ExitCode> {
     }
     println!("{}", folder.display());
     eprintln!(
-        "{} files, {mib:.1} MiB; there: ./xtask doctor, run, emu, test, bench",
+        "{} files, {mib:.1} MiB; there: ./xtask doctor, run, emu, fuzz, test, bench",
         files.len()
     );
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! `run`, `emu`, `golden`, `bench`: they need the library, so another executable has them.
+//! `run`, `emu`, `golden`, `fuzz`, `bench`: they need the library, so another executable has them.
 
 use std::ffi::OsString;
 use std::process::{Command, ExitCode, ExitStatus};

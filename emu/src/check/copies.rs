@@ -15,14 +15,16 @@ impl Check {
         &mut self,
         lane: u32,
         pieces: &[Piece],
-        bar: (usize, u32),
-        phase: u64,
-        reduces: bool,
+        (bar, phase): ((usize, u32), u64),
+        (proxy, reduces): (bool, bool),
     ) {
         let Some((agent, clock)) = self.issue_counted(lane, bar, phase) else {
             return;
         };
-        let record = self.asynchronous(agent, clock, reduces);
+        let record = Record {
+            proxy,
+            ..self.asynchronous(agent, clock, reduces)
+        };
         for piece in pieces {
             self.touch(lane, record, piece.from, piece.bytes, Use::Read);
         }

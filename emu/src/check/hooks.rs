@@ -125,13 +125,14 @@ impl Machine {
         self.checked(|check| check.settle_bar(block, offset, phase));
     }
 
-    /// Copies that an mbarrier will count are issued.
+    /// Copies that an mbarrier will count are issued: by the asynchronous proxy or not, to reduce
+    /// or not.
     pub(crate) fn check_counted(
         &mut self,
         lane: usize,
         pieces: &[Piece],
         bar: (usize, u32),
-        reduces: bool,
+        (proxy, reduces): (bool, bool),
     ) {
         if self.check.is_none() {
             return;
@@ -140,7 +141,7 @@ impl Machine {
             .as_ref()
             .and_then(|block| block.mbarriers.get(&bar.1))
             .map_or(0, |bar| bar.phase);
-        self.checked(|check| check.counted(lane as u32, pieces, bar, phase, reduces));
+        self.checked(|check| check.counted(lane as u32, pieces, (bar, phase), (proxy, reduces)));
     }
 
     pub(crate) fn check_grouped(&mut self, lane: u32, pieces: &[Piece], group: u64, reduces: bool) {

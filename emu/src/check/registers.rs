@@ -85,6 +85,7 @@ fn is_memory(op: &Op) -> bool {
                 | Op::Bulk(_)
                 | Op::Tensor(_)
                 | Op::BulkWait { .. }
+                | Op::StoreAsync(_)
                 | Op::CopyAsync { .. }
                 | Op::CopyCommit
                 | Op::CopyWait { .. }
@@ -135,6 +136,14 @@ pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, b
             reads.extend(parts);
             writes.push(*dst);
         }
+        Op::Moves(moves) => {
+            reads.extend(moves.iter().map(|(_, src)| src));
+            writes.extend(moves.iter().map(|(dst, _)| dst));
+        }
+        Op::StoreAsync(store) => {
+            reads.extend([address(&store.dst), address(&store.bar)]);
+            reads.extend(&store.values);
+        }
         Op::Unpack { parts, src, .. } => {
             reads.push(*src);
             writes.extend(parts.iter().flatten());
@@ -150,6 +159,7 @@ pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, b
         Op::Atomic(atomic) => {
             reads.push(address(&atomic.address));
             reads.extend(atomic.a.iter().chain(&atomic.b));
+            reads.extend(atomic.b.filter(|_| atomic.halves).map(|slot| slot + 1));
             writes.extend(atomic.dst.iter().flatten());
         }
         Op::BranchIndexed { index, .. } => reads.push(*index),

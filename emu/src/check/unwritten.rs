@@ -246,7 +246,7 @@ impl Check {
                 let mut to = Vec::new();
                 let moves = match op {
                     Op::Scalar(scalar) => scalar.op.is_copy() || scalar.op.is_selection(),
-                    Op::Pack { .. } | Op::Unpack { .. } => true,
+                    Op::Pack { .. } | Op::Unpack { .. } | Op::Moves(_) => true,
                     _ => false,
                 };
                 let chosen = match op {
@@ -430,7 +430,8 @@ impl Machine {
         let whole = self.all_written(place, size * values.len());
         let address = match place {
             Place::Global(address) => address,
-            Place::Shared(_, offset) | Place::Fill(offset) => offset.into(),
+            Place::Shared(_, offset) => offset.into(),
+            Place::Fill(_) => 0,
         };
         for (index, slot) in values.iter().enumerate() {
             let Some(slot) = slot else { continue };

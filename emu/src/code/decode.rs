@@ -80,16 +80,13 @@ pub fn decode(
     }
     decoder.shared_in(&function.body)?;
     // All arrays without a size share the start of dynamic shared memory.
-    let align = dynamic
-        .iter()
-        .map(|variable| variable.align.max(16))
-        .max()
-        .unwrap_or(16);
-    let start = decoder
-        .shared_end
-        .checked_next_multiple_of(align.next_power_of_two());
-    let start =
-        start.ok_or_else(|| decoder.error(function.line, "too much shared memory".into()))?;
+    let mut align = 16;
+    for variable in &dynamic {
+        let (_, own) = extent(variable).map_err(|reason| decoder.error(variable.line, reason))?;
+        align = align.max(own);
+    }
+    let (start, _) = behind(decoder.shared_end, align, 0)
+        .ok_or_else(|| decoder.error(function.line, "too much shared memory".into()))?;
     for variable in dynamic {
         decoder.define(
             &variable.name,
@@ -117,6 +114,13 @@ fn extent(variable: &Variable) -> Result<(u32, u32), String> {
         true => Ok((bytes, align)),
         false => Err(format!("the alignment of `{}` is {align}", variable.name)),
     }
+}
+
+/// Where something lies behind `end`, and its own end.
+fn behind(end: u32, align: u32, bytes: u32) -> Option<(u32, u32)> {
+    let at = end.checked_next_multiple_of(align)?;
+    let end = at.checked_add(bytes).filter(|end| *end <= 1 << 30)?;
+    Some((at, end))
 }
 
 /// State while a function is decoded.
@@ -228,8 +232,13 @@ impl<'a> Decoder<'a> {
                 ));
             }
         };
-        let address = end.next_multiple_of(align);
-        *end = address + bytes;
+        let Some((address, new_end)) = behind(*end, align, bytes) else {
+            return Err(self.error(
+                variable.line,
+                format!("there is no room for `{}`", variable.name),
+            ));
+        };
+        *end = new_end;
         self.define_variable(variable, address, bytes);
         Ok(())
     }
@@ -254,8 +263,10 @@ impl<'a> Decoder<'a> {
         let mut params = Vec::new();
         for param in &function.params {
             let (bytes, align) = extent(param).map_err(|reason| self.error(param.line, reason))?;
-            let offset = self.param_bytes.next_multiple_of(align);
-            self.param_bytes = offset + bytes;
+            let (offset, end) = behind(self.param_bytes, align, bytes).ok_or_else(|| {
+                self.error(param.line, format!("there is no room for `{}`", param.name))
+            })?;
+            self.param_bytes = end;
             self.define(
                 &param.name,
                 Meaning::Address {
@@ -336,7 +347,8 @@ impl<'a> Decoder<'a> {
         let mut next = again.unwrap_or_default();
         for (name, count) in names {
             let many = count.unwrap_or(1);
-            if many > MOST || self.slots + many > MOST {
+            let wide = 1 + u32::from(bits == 128);
+            if many > MOST || self.slots + wide * many > MOST {
                 return Err(self.error(self.function.line, format!("more than {MOST} registers")));
             }
             for index in 0..many {
@@ -344,7 +356,11 @@ impl<'a> Decoder<'a> {
                     Some(_) => next,
                     None => self.new_slot(),
                 };
-                next += 1;
+                // The upper half of 128 bits follows.
+                if bits == 128 && again.is_none() {
+                    self.new_slot();
+                }
+                next += wide;
                 let name = if count.is_some() {
                     format!("{name}{index}")
                 } else {

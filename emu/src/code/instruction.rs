@@ -242,7 +242,9 @@ fn mov<'a>(decoder: &mut Decoder<'a>, instruction: &'a Instruction) -> Result<Op
     };
     let ty = instruction.opcode.split('.').nth(1).unwrap_or("");
     let bytes = crate::ptx::type_bytes(ty).ok_or("no type")?;
-    memory::wide(bytes)?;
+    if bytes == 16 {
+        return wide_move(decoder, dst, src);
+    }
     let bits = 8 * bytes;
     match (dst, src) {
         (Operand::Vector(parts), src) => {
@@ -278,6 +280,39 @@ fn mov<'a>(decoder: &mut Decoder<'a>, instruction: &'a Instruction) -> Result<Op
         }
         _ => scalar(decoder, &instruction.opcode, &instruction.operands),
     }
+}
+
+/// `mov.b128`.
+fn wide_move(decoder: &mut Decoder<'_>, dst: &Operand, src: &Operand) -> Result<Op, String> {
+    let moves = match (dst, src) {
+        (Operand::Vector(parts), src) => {
+            let from = memory::halves(decoder, src)?;
+            let mut moves = Vec::new();
+            for (part, from) in two(parts)?.iter().zip(from) {
+                moves.extend(decoder.optional(part)?.map(|to| (to, from)));
+            }
+            moves
+        }
+        (dst, Operand::Vector(parts)) => {
+            let to = memory::halves(decoder, dst)?;
+            let mut moves = Vec::new();
+            for (part, to) in two(parts)?.iter().zip(to) {
+                moves.push((to, decoder.source(part, 64)?));
+            }
+            moves
+        }
+        (dst, src) => {
+            let (to, from) = (memory::halves(decoder, dst)?, memory::halves(decoder, src)?);
+            to.into_iter().zip(from).collect()
+        }
+    };
+    Ok(Op::Moves(moves))
+}
+
+fn two(parts: &[Operand]) -> Result<&[Operand; 2], String> {
+    parts
+        .try_into()
+        .map_err(|_| "128 bits are two registers of 64".into())
 }
 
 /// The scope that an access without one has.

@@ -100,8 +100,8 @@ impl Family {
     }
 }
 
-/// A form: its pattern, and operands with which it decodes. `$` stands for a register,
-/// or for as many in braces as the form's vector has.
+/// A form: its pattern, and operands with which it decodes. `$` stands for a register (`$q`: of 128
+/// bits), or for as many in braces as the form's vector has.
 struct Row(&'static str, &'static str);
 
 /// What a set of the patterns stands for.
@@ -161,7 +161,39 @@ const ROWS: &[Row] = &[
         "[%r8], $",
     ),
     Row("st global v8 b32|u32|s32|f32", "[%r8], $"),
+    Row("mov b128", "%q0, {%r1, %r2}"),
+    Row("mov b128", "{%r1, _}, %q0"),
+    Row("ld [relaxed|acquire] [SCOPE] global [v2] b128", "$q, [%r8]"),
+    Row("st [relaxed|release] [SCOPE] global [v2] b128", "[%r8], $q"),
+    Row(
+        "st async [weak] [shared::cluster] mbarrier::complete_tx::bytes [v2|v4] b32|b64|u32|u64|s32|s64|f32|f64",
+        "[%r8], $, [%r9]",
+    ),
+    Row(
+        "red async relaxed cluster [shared::cluster] mbarrier::complete_tx::bytes and|or|xor b32",
+        "[%r8], %r1, [%r9]",
+    ),
+    Row(
+        "red async relaxed cluster [shared::cluster] mbarrier::complete_tx::bytes add u32|s32|u64",
+        "[%r8], %r1, [%r9]",
+    ),
+    Row(
+        "red async relaxed cluster [shared::cluster] mbarrier::complete_tx::bytes inc|dec u32",
+        "[%r8], %r1, [%r9]",
+    ),
+    Row(
+        "red async relaxed cluster [shared::cluster] mbarrier::complete_tx::bytes min|max u32|s32",
+        "[%r8], %r1, [%r9]",
+    ),
     // Read-modify-write.
+    Row(
+        "atom [ORDER] [SCOPE] [STRONG] exch [POLICY] b128",
+        "%q0, [%r8], %q1",
+    ),
+    Row(
+        "atom [ORDER] [SCOPE] [STRONG] cas [POLICY] b128",
+        "%q0, [%r8], %q1, %q2",
+    ),
     Row(
         "atom [ORDER] [SCOPE] [STRONG] and|or|xor|exch [POLICY] b32|b64",
         "%r0, [%r8], %r1",
@@ -254,6 +286,14 @@ const ROWS: &[Row] = &[
     Row(
         "tensormap cp_fenceproxy global shared::cta tensormap::generic release SCOPE sync aligned",
         "[%r8], [%r9], 128",
+    ),
+    Row(
+        "fence proxy async::generic acquire sync_restrict::shared::cluster cluster",
+        "",
+    ),
+    Row(
+        "fence proxy async::generic release sync_restrict::shared::cta cluster",
+        "",
     ),
     Row("fence proxy tensormap::generic release SCOPE", ""),
     Row("fence proxy tensormap::generic acquire SCOPE", "[%r8], 128"),
@@ -464,7 +504,7 @@ mod tests {
         let text = format!(
             ".version 8.4\n.target sm_90a\n.address_size 64\n.func callee() {{ ret; }}\n\
              .visible .entry f()\n{{\n\
-             .reg .b64 %r<16>;\n.reg .pred %p<2>;\ntable: .branchtargets end;\n{body}end:\nret;\n}}\n"
+             .reg .b64 %r<16>;\n.reg .b128 %q<4>;\n.reg .pred %p<2>;\ntable: .branchtargets end;\n{body}end:\nret;\n}}\n"
         );
         let mut machine = Machine::new(Config::default());
         let loaded = Program::load(&mut machine, 0, &text);
@@ -481,7 +521,8 @@ mod tests {
                 _ => None,
             })
             .unwrap_or(1);
-        let registers: Vec<String> = (0..lanes).map(|at| format!("%r{at}")).collect();
+        let wide = if template.contains("$q") { "q" } else { "r" };
+        let registers: Vec<String> = (0..lanes).map(|at| format!("%{wide}{at}")).collect();
         let vector = match lanes {
             1 => registers[0].clone(),
             _ => format!("{{{}}}", registers.join(", ")),
@@ -491,7 +532,7 @@ mod tests {
         } else {
             ""
         };
-        template.replace('$', &vector) + policy
+        template.replace("$q", "$").replace('$', &vector) + policy
     }
 
     #[test]
@@ -531,11 +572,15 @@ mod tests {
     fn what_is_not_listed_does_not_load() {
         for body in [
             "sured.b.add.1d.u32 [%r0, {%r1}], %r2;\n",
+            // Registers of 64 bits.
             "ld.global.b128 %r0, [%r8];\n",
             "st.global.v2.b128 [%r8], {%r0, %r1};\n",
             "mov.b128 %r0, {%r1, %r2};\n",
+            "atom.global.exch.b128 %r0, [%r8], %r1;\n",
             "tcgen05.fence::before_thread_sync;\n",
             "fence.proxy.nonsense;\n",
+            "atom.global.add.u32;\n",
+            "red.global.add.u32 [%r8];\n",
         ] {
             let opcode = body.split(' ').next().unwrap_or(body);
             let error = load(body).unwrap_err();

@@ -3,7 +3,7 @@
 use super::decode::Decoder;
 use super::instruction::DEFAULT_SCOPE;
 use super::modifiers::Modifiers;
-use super::{Access, Atomic, AtomicOp, Fence, Number, Op, Scope, Slot};
+use super::{Access, Atomic, AtomicOp, Fence, Number, Op, Order, Scope, Slot, StoreAsync};
 use crate::ptx::ast::{Operand, Space};
 
 /// The elements of an operand that may be a vector.
@@ -14,12 +14,67 @@ fn elements(operand: &Operand) -> &[Operand] {
     }
 }
 
-/// Registers hold 64 bits.
-pub(super) fn wide(bytes: u32) -> Result<(), String> {
-    match bytes <= 8 {
-        true => Ok(()),
-        false => Err("128-bit registers are not emulated yet".into()),
+/// A register of 128 bits is two, one behind the other.
+pub(super) fn halves(decoder: &Decoder<'_>, operand: &Operand) -> Result<[Slot; 2], String> {
+    match decoder.register(operand)? {
+        (slot, 128) => Ok([slot, slot + 1]),
+        _ => Err("it takes registers of 128 bits".into()),
     }
+}
+
+/// `st.async` and `red.async`, behind that name.
+fn asynchronous(
+    decoder: &mut Decoder<'_>,
+    mut parts: Modifiers<'_>,
+    operands: &[Operand],
+    reduction: bool,
+) -> Result<Op, String> {
+    parts.take("weak");
+    parts.take("relaxed");
+    parts.take("cluster");
+    let space = parts.space();
+    if !(parts.take("mbarrier::complete_tx::bytes")
+        && matches!(space, Space::Generic | Space::SharedCluster))
+    {
+        return Err("only forms to shared::cluster that an mbarrier counts are emulated".into());
+    }
+    let op = if reduction {
+        Some(operation(&mut parts).ok_or("no operation")?)
+    } else {
+        None
+    };
+    let count = parts.vector();
+    let (number, bytes, _) = parts.number()?;
+    parts.done()?;
+    let known = match op {
+        None => bytes >= 4,
+        Some(op) => {
+            check(op, number, bytes).is_ok() && !matches!(op, AtomicOp::Exch | AtomicOp::Cas)
+        }
+    };
+    if !known || bytes > 8 || number == Number::F16 || number == Number::Bf16 {
+        return Err("there is no such type".into());
+    }
+    let [dst, values, bar] = operands else {
+        return Err(format!("it takes three operands, not {}", operands.len()));
+    };
+    let values = elements(values)
+        .iter()
+        .map(|value| decoder.source(value, 8 * bytes))
+        .collect::<Result<Vec<_>, _>>()?;
+    if values.len() != count {
+        return Err(format!(
+            "a vector of {count} needs {count} sources, not {}",
+            values.len()
+        ));
+    }
+    Ok(Op::StoreAsync(Box::new(StoreAsync {
+        dst: decoder.address(dst, Space::SharedCluster)?,
+        bytes,
+        values,
+        bar: decoder.address(bar, Space::SharedCluster)?,
+        reduce: op.map(|op| (op, number, bytes)),
+    })))
 }
 
 pub(super) fn load(
@@ -33,7 +88,6 @@ pub(super) fn load(
     let space = parts.space();
     let count = parts.vector();
     let (bytes, signed) = parts.element()?;
-    wide(bytes)?;
     parts.take("unified");
     parts.done()?;
     let (dst, address) = match operands {
@@ -47,6 +101,20 @@ pub(super) fn load(
             "a vector of {count} needs {count} destinations, not {}",
             dst.len()
         ));
+    }
+    if bytes == 16 {
+        let mut values = Vec::new();
+        for operand in dst {
+            values.extend(halves(decoder, operand)?.map(Some));
+        }
+        return Ok(Op::Load(Box::new(Access {
+            address: decoder.address(address, space)?,
+            bytes: 8,
+            signed: false,
+            values,
+            bits: 64,
+            order,
+        })));
     }
     let mut bits = 8 * bytes;
     for operand in dst {
@@ -74,13 +142,15 @@ pub(super) fn store(
     mut parts: Modifiers<'_>,
     operands: &[Operand],
 ) -> Result<Op, String> {
+    if parts.take("async") {
+        return asynchronous(decoder, parts, operands, false);
+    }
     let policy = parts.take_cache_policy();
     parts.drop_hints();
     let order = parts.order(DEFAULT_SCOPE);
     let space = parts.space();
     let count = parts.vector();
     let (bytes, _) = parts.element()?;
-    wide(bytes)?;
     parts.done()?;
     let (address, src) = match operands {
         [address, src] => (address, src),
@@ -94,10 +164,14 @@ pub(super) fn store(
             src.len()
         ));
     }
-    let values = src
-        .iter()
-        .map(|operand| decoder.source(operand, 8 * bytes).map(Some))
-        .collect::<Result<_, String>>()?;
+    let mut values = Vec::new();
+    for operand in src {
+        match bytes {
+            16 => values.extend(halves(decoder, operand)?.map(Some)),
+            _ => values.push(Some(decoder.source(operand, 8 * bytes)?)),
+        }
+    }
+    let bytes = bytes.min(8);
     let address = decoder.address(address, space)?;
     Ok(Op::Store(Box::new(Access {
         address,
@@ -134,6 +208,9 @@ pub(super) fn atomic(
     operands: &[Operand],
     reduction: bool,
 ) -> Result<Op, String> {
+    if reduction && parts.take("async") {
+        return asynchronous(decoder, parts, operands, true);
+    }
     let policy = parts.take_cache_policy();
     parts.drop_hints();
     // Without an order an atomic is relaxed.
@@ -150,17 +227,18 @@ pub(super) fn atomic(
     if policy {
         operands.pop();
     }
-    let dst = if reduction {
-        Vec::new()
-    } else {
-        vec![operands.remove(0)]
-    };
+    let dst: Vec<Operand> = operands
+        .drain(..usize::from(!reduction).min(operands.len()))
+        .collect();
     let wanted = if op == AtomicOp::Cas { 3 } else { 2 };
     if operands.len() != wanted {
         return Err(format!(
-            "it takes {wanted} operands behind the destination, not {}",
+            "it takes {wanted} operands, its destination not among them, not {}",
             operands.len()
         ));
+    }
+    if bytes == 16 {
+        return wide_atomic(decoder, (op, order, space), &dst, &operands);
     }
     let sources = |decoder: &mut Decoder<'_>, operand: &Operand| -> Result<Vec<Slot>, String> {
         elements(operand)
@@ -194,6 +272,34 @@ pub(super) fn atomic(
         dst,
         a,
         b,
+        halves: false,
+        order,
+    })))
+}
+
+/// An atomic of 128 bits.
+fn wide_atomic(
+    decoder: &mut Decoder<'_>,
+    (op, order, space): (AtomicOp, Order, Space),
+    dst: &[Operand],
+    operands: &[Operand],
+) -> Result<Op, String> {
+    let dst = match dst {
+        [Operand::Sink] => vec![None, None],
+        [dst] => halves(decoder, dst)?.map(Some).to_vec(),
+        _ => return Err("it takes a destination".into()),
+    };
+    let b = operands.get(2).map(|operand| halves(decoder, operand));
+    Ok(Op::Atomic(Box::new(Atomic {
+        op,
+        number: Number::Unsigned,
+        bytes: 8,
+        lanes: 1,
+        address: decoder.address(&operands[0], space)?,
+        dst,
+        a: halves(decoder, &operands[1])?.to_vec(),
+        b: b.transpose()?.map(|[low, _]| low),
+        halves: true,
         order,
     })))
 }
@@ -204,14 +310,15 @@ fn check(op: AtomicOp, number: Number, bytes: u32) -> Result<(), String> {
     let fits = match number {
         Number::Unsigned => match op {
             Inc | Dec => bytes == 4,
-            Cas | Exch => true,
+            Cas => true,
+            Exch => bytes >= 4,
             And | Or | Xor | Add | Min | Max => bytes == 4 || bytes == 8,
         },
         Number::Signed => matches!(op, Add | Min | Max),
         Number::F16 | Number::Bf16 => matches!(op, Add | Min | Max),
         Number::F32 | Number::F64 => matches!(op, Add),
     };
-    match fits && bytes <= 8 {
+    match fits {
         true => Ok(()),
         false => Err(format!("there is no {op:?} of {number:?} in {bytes} bytes")),
     }
@@ -238,6 +345,16 @@ pub(super) fn fence(
             return Ok(Op::Fence(Fence::ProxyAsync {
                 shared,
                 global: all || space == Space::Global,
+            }));
+        }
+        // One-way forms between remote arrivals and the asynchronous proxy; taken as both ways.
+        if parts.take("async::generic") {
+            parts.order(Scope::Cluster);
+            parts.find(|part| part.starts_with("sync_restrict").then_some(()));
+            parts.done()?;
+            return Ok(Op::Fence(Fence::ProxyAsync {
+                shared: true,
+                global: true,
             }));
         }
         let map = parts.find(|part| part.starts_with("tensormap").then_some(()));

@@ -20,6 +20,8 @@ pub enum Op {
         parts: Vec<Slot>,
         bits: u32,
     },
+    /// Registers to registers: those of 128 bits are two.
+    Moves(Vec<(Slot, Slot)>),
     /// One register into a vector of parts.
     Unpack {
         parts: Vec<Option<Slot>>,
@@ -119,6 +121,8 @@ pub enum Op {
         bytes: u32,
         from: Option<Slot>,
     },
+    /// `st.async` and `red.async`.
+    StoreAsync(Box<StoreAsync>),
     CopyCommit,
     /// Whether it is `wait_all`, which covers what is not committed, too.
     CopyWait {
@@ -276,6 +280,21 @@ pub struct Access {
     pub order: Order,
 }
 
+/// Values that reach shared memory of the cluster later, counted by an mbarrier.
+#[derive(Debug)]
+pub struct StoreAsync {
+    /// Where to.
+    pub dst: Address,
+    /// Bytes of one value.
+    pub bytes: u32,
+    /// The values.
+    pub values: Vec<Slot>,
+    /// The mbarrier.
+    pub bar: Address,
+    /// How they are combined with what is there.
+    pub reduce: Option<(AtomicOp, Number, u32)>,
+}
+
 /// Read-modify-write operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -323,6 +342,8 @@ pub struct Atomic {
     pub a: Vec<Slot>,
     /// The new value of `cas`.
     pub b: Option<Slot>,
+    /// Whether its elements are the halves of one of 128 bits.
+    pub halves: bool,
     /// Its order.
     pub order: Order,
 }

@@ -9,8 +9,9 @@ use crate::report::FindingKind;
 
 use super::memory::Target;
 
-/// One element's new value. Sums of f32 in device memory flush subnormal numbers (PTX ISA, "atom").
-fn combine(op: AtomicOp, number: Number, bytes: u32, old: u64, value: u64, in_global: bool) -> u64 {
+/// One element's new value. Sums of f32 by threads in device memory flush subnormal numbers (PTX
+/// ISA, "atom"); those in shared memory do not, nor, on an H200, those of bulk reductions.
+fn combine(op: AtomicOp, number: Number, bytes: u32, old: u64, value: u64, flushes: bool) -> u64 {
     let bits = 8 * bytes;
     let sign = |value: u64| (value << (64 - bits)) as i64 >> (64 - bits);
     match number {
@@ -44,7 +45,7 @@ fn combine(op: AtomicOp, number: Number, bytes: u32, old: u64, value: u64, in_gl
             new & low_bits(bits)
         }
         Number::F32 => {
-            let flushed = |value: f32| match in_global && value.is_subnormal() {
+            let flushed = |value: f32| match flushes && value.is_subnormal() {
                 true => 0f32.copysign(value),
                 false => value,
             };
@@ -109,7 +110,7 @@ pub(crate) fn reduce_bytes(
     op: AtomicOp,
     number: Number,
     size: u32,
-    in_global: bool,
+    flushes: bool,
 ) -> Result<(), String> {
     let size = size as usize;
     if size == 0 || size > 8 || !to.len().is_multiple_of(size) {
@@ -125,7 +126,7 @@ pub(crate) fn reduce_bytes(
             size as u32,
             value_of(to),
             value_of(from),
-            in_global,
+            flushes,
         );
         to.copy_from_slice(&new.to_le_bytes()[..size]);
     }
@@ -156,12 +157,20 @@ impl Machine {
                     };
                     before[..bytes].copy_from_slice(self.bytes_of(warp, lane, target, bytes)?);
                     let mut after = before;
+                    // Halves are compared together.
+                    let whole = !atomic.halves
+                        || atomic
+                            .a
+                            .iter()
+                            .zip(before.chunks(size))
+                            .all(|(&slot, part)| value_of(part) == warp.lanes(slot)[lane]);
                     for (index, &slot) in atomic.a.iter().enumerate() {
                         let part = &mut after[index * size..(index + 1) * size];
                         let value = warp.lanes(slot)[lane];
                         if atomic.op == AtomicOp::Cas {
-                            let new = atomic.b.map_or(0, |slot| warp.lanes(slot)[lane]);
-                            if value_of(part) == value & low_bits(8 * size as u32) {
+                            let index = if atomic.halves { index as u32 } else { 0 };
+                            let new = atomic.b.map_or(0, |slot| warp.lanes(slot + index)[lane]);
+                            if whole && value_of(part) == value & low_bits(8 * size as u32) {
                                 part.copy_from_slice(&new.to_le_bytes()[..size]);
                             }
                         } else {

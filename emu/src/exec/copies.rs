@@ -2,7 +2,7 @@
 
 use super::{Step, lanes};
 use crate::check::Use;
-use crate::code::{Address, AtomicOp, Bulk, Op, Order, TensorCopy, TensorKind};
+use crate::code::{Address, AtomicOp, Bulk, Op, Order, StoreAsync, TensorCopy, TensorKind};
 use crate::machine::{Issuer, Machine, Piece, Place, Wait, Warp, Work};
 use crate::report::FindingKind;
 use crate::tensor::tma::{BYTES, Direction, Dtype, MAP_ALIGNMENT, TensorMap};
@@ -105,6 +105,14 @@ impl Machine {
                             FindingKind::OutOfBounds,
                             message,
                         ),
+                    }
+                }
+            }
+            Op::StoreAsync(store) => {
+                for lane in lanes(active) {
+                    if let Err(message) = self.store_async(warp, at, lane, store) {
+                        let kind = FindingKind::OutOfBounds;
+                        self.report(warp, pc, Some(lane as u32), kind, message);
                     }
                 }
             }
@@ -270,6 +278,44 @@ impl Machine {
             .collect())
     }
 
+    /// Values on their way to shared memory of the cluster, counted by an mbarrier there.
+    fn store_async(
+        &mut self,
+        warp: &Warp,
+        at: usize,
+        lane: usize,
+        store: &StoreAsync,
+    ) -> Result<(), String> {
+        let (block, offset) = self.shared_place(warp, &store.dst, lane)?;
+        let bar = self.shared_place(warp, &store.bar, lane)?;
+        let bytes = store.bytes * store.values.len() as u32;
+        if !offset.is_multiple_of(bytes) {
+            return Err(format!(
+                "{bytes} bytes at {offset:#x}, which is no multiple of that"
+            ));
+        }
+        let pieces: Vec<Piece> = store
+            .values
+            .iter()
+            .zip(0u32..)
+            .map(|(&slot, index)| Piece {
+                from: Place::Fill(warp.lanes(slot)[lane]),
+                to: Place::Shared(block, offset + index * store.bytes),
+                bytes: store.bytes,
+            })
+            .collect();
+        self.check_counted(lane, &pieces, bar, (false, store.reduce.is_some()));
+        let issuer = self.issuer(warp, at, lane);
+        let work = Work::Load {
+            pieces,
+            bar,
+            bytes,
+            reduce: store.reduce,
+        };
+        self.later(issuer, work);
+        Ok(())
+    }
+
     fn bulk(
         &mut self,
         id: usize,
@@ -327,7 +373,7 @@ impl Machine {
                         to: Place::Shared(member, offset),
                         bytes,
                     }];
-                    self.check_counted(lane, &pieces, bar, false);
+                    self.check_counted(lane, &pieces, bar, (true, false));
                     self.later(
                         issuer.clone(),
                         Work::Load {
@@ -342,7 +388,7 @@ impl Machine {
             Bulk::Copy { bar, reduce, .. } => {
                 let bar = self.shared_place(warp, bar, lane).map_err(bounds)?;
                 let pieces = vec![Piece { from, to, bytes }];
-                self.check_counted(lane, &pieces, bar, reduce.is_some());
+                self.check_counted(lane, &pieces, bar, (true, reduce.is_some()));
                 self.later(
                     issuer,
                     Work::Load {
@@ -463,9 +509,9 @@ impl Machine {
         map.check_shared(offset)
             .map_err(|message| (FindingKind::Misaligned, message))?;
         let runs: Vec<_> = map.boxes(&coordinates, kind).map_err(illegal)?.collect();
-        let mut fill = [0u8; 4];
+        let mut fill = [0u8; 8];
         map.fill_into(&mut fill);
-        let fill = Place::Fill(u32::from_le_bytes(fill));
+        let fill = Place::Fill(u64::from_le_bytes(fill));
         match &copy.kind {
             TensorKind::Load { bar, mask, .. } => {
                 let mask = mask.map(|slot| warp.lanes(slot)[lane] & 0xffff);
@@ -485,7 +531,7 @@ impl Machine {
                         })
                         .collect();
                     let pieces: Vec<Piece> = pieces;
-                    self.check_counted(lane, &pieces, bar, false);
+                    self.check_counted(lane, &pieces, bar, (true, false));
                     self.later(
                         issuer.clone(),
                         Work::Load {

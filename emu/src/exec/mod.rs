@@ -286,6 +286,16 @@ impl Machine {
                 }
                 Step::Next
             }
+            Op::Moves(moves) => {
+                let values: Vec<[u64; 32]> =
+                    moves.iter().map(|&(_, src)| *warp.lanes(src)).collect();
+                for ((dst, _), values) in moves.iter().zip(&values) {
+                    for lane in lanes(active) {
+                        warp.registers[*dst as usize][lane] = values[lane];
+                    }
+                }
+                Step::Next
+            }
             Op::Unpack { parts, src, bits } => {
                 let part_bits = bits / parts.len().max(1) as u32;
                 let values = *warp.lanes(*src);
@@ -436,6 +446,7 @@ impl Machine {
             | Op::BulkCommit
             | Op::BulkWait { .. }
             | Op::CopyAsync { .. }
+            | Op::StoreAsync(_)
             | Op::CopyCommit
             | Op::CopyWait { .. }
             | Op::CopyArrive { .. } => self.copy(id, warp, at, op, active),

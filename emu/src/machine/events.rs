@@ -16,7 +16,7 @@ pub enum Place {
     /// Shared memory of a block.
     Shared(usize, u32),
     /// Nowhere: this byte pattern is what is read.
-    Fill(u32),
+    Fill(u64),
 }
 
 /// One contiguous piece.
@@ -328,8 +328,7 @@ impl Machine {
         match reduce {
             None => target.copy_from_slice(bytes),
             Some((op, number, size)) => {
-                let in_global = matches!(to, Place::Global(_));
-                crate::exec::reduce_bytes(target, bytes, op, number, size, in_global)?;
+                crate::exec::reduce_bytes(target, bytes, op, number, size, false)?;
             }
         }
         if let Place::Shared(..) = to {

@@ -158,6 +158,12 @@ impl Machine {
     /// then any, so that each makes progress. When all that is left waits for lanes that can't
     /// come, that is a finding, and they go on without them.
     fn pick(&mut self, warp: &mut Warp) -> Option<usize> {
+        // Most of the time all threads are together.
+        if let [fragment] = &warp.fragments[..]
+            && fragment.wait == Wait::Ready
+        {
+            return Some(0);
+        }
         self.refresh(warp);
         merge(warp);
         let ready = |warp: &Warp| {

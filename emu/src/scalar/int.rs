@@ -62,21 +62,20 @@ fn low24(ty: Ty, value: u64) -> i128 {
     }
 }
 
-/// `a + b + carry` or `a - b - carry`, modulo the width; the carry or borrow out goes to `flag`.
+/// `a + b + carry` or `a - b - borrow`, modulo the width; the carry or borrow out goes to `flag`.
+///
+/// The flag is that of the hardware, where a difference is `a + !b + 1` and a borrow a carry that
+/// did not come. The ISA calls both `CC.CF`; chains that mix sums and differences see which it is.
 fn with_carry(op: &ScalarOp, a: u64, b: u64, flag: &mut bool) -> u64 {
-    let reads = op.uses_carry().0 && *flag;
-    let (a, b, c) = (
-        i128::from(a & op.ty.mask()),
-        i128::from(b & op.ty.mask()),
-        i128::from(reads),
-    );
-    let full = if matches!(op.op, Op::Sub | Op::Subc) {
-        a - b - c
-    } else {
-        a + b + c
+    let (reads, _) = op.uses_carry();
+    let (a, b) = (i128::from(a & op.ty.mask()), i128::from(b & op.ty.mask()));
+    let subtracts = matches!(op.op, Op::Sub | Op::Subc);
+    let full = match subtracts {
+        true => a - b - i128::from(reads && !*flag),
+        false => a + b + i128::from(reads && *flag),
     };
     if op.mods.cc {
-        *flag = full >> op.ty.bits() & 1 != 0;
+        *flag = (full >> op.ty.bits() & 1 != 0) != subtracts;
     }
     cut(op.ty, full)
 }

@@ -277,9 +277,7 @@ impl ScalarOp {
                 map1(src, dst, |a| float(a) as i32 as u32 as u64)
             }
             (Ty::U32, Ty::F32, Round::Rz, true) => map1(src, dst, |a| float(a) as u32 as u64),
-            (Ty::F32, Ty::F64, Round::Rn, false) => {
-                map1(src, dst, |a| single(f64::from_bits(a) as f32))
-            }
+            (Ty::F32, Ty::F64, Round::Rn, false) => map1(src, dst, narrowed),
             (Ty::F32, Ty::Bf16, _, false) => map1(src, dst, |a| a << 16 & 0xffff_ffff),
             (Ty::Bf16, Ty::F32, Round::Rn, false) => map1(src, dst, brain),
             (Ty::Bf16x2, Ty::F32, Round::Rn, false) if !m.stochastic => {
@@ -326,6 +324,16 @@ fn single(a: f32) -> u64 {
         0x7fff_ffff
     } else {
         a.to_bits().into()
+    }
+}
+
+/// f64 to f32, to nearest even; a NaN keeps its sign and the payload's upper bits, made quiet.
+fn narrowed(a: u64) -> u64 {
+    let value = f64::from_bits(a);
+    if value.is_nan() {
+        a >> 32 & 0x8000_0000 | 0x7fc0_0000 | a >> 29 & 0x7f_ffff
+    } else {
+        u64::from((value as f32).to_bits())
     }
 }
 

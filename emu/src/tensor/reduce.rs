@@ -1,8 +1,8 @@
 //! The reductions of `cp.reduce.async.bulk` and `cp.reduce.async.bulk.tensor` (PTX ISA 9.0,
 //! 9.7.9.25.4.2 and 9.7.9.27.1.3).
 //!
-//! `f32` additions flush subnormal inputs and results to zeros of the same sign; `f16`, `bf16`
-//! and `f64` keep them. Rounding is to nearest even. Minima and maxima of a NaN and a number
+//! Additions keep subnormal numbers, those of `f32` too: an H200 does, where the ISA says that they
+//! are flushed. Rounding is to nearest even. Minima and maxima of a NaN and a number
 //! are the number.
 
 use super::number::{NAN_F16, canonical, f16_from_f64, f16_to_f32};
@@ -157,8 +157,8 @@ impl Reduction {
         let less = self.less(d, s);
         let new = match (self.operator, self.dtype) {
             (Add, Dtype::F32) => {
-                let sum = flush(f32::from_bits(d as u32)) + flush(f32::from_bits(s as u32));
-                u64::from(canonical(flush(sum)))
+                let sum = f32::from_bits(d as u32) + f32::from_bits(s as u32);
+                u64::from(canonical(sum))
             }
             (Add, Dtype::F64) => {
                 let sum = f64::from_bits(d) + f64::from_bits(s);
@@ -263,14 +263,6 @@ impl Reduction {
             (true, false) => s,
             _ => d,
         }
-    }
-}
-
-fn flush(value: f32) -> f32 {
-    if value.is_subnormal() {
-        f32::copysign(0.0, value)
-    } else {
-        value
     }
 }
 

@@ -197,7 +197,8 @@ impl Wmma {
                 }
             }
             ["mma", "sync", "aligned", a, b, shape, types @ ..] => {
-                (layout(a)?, layout(b)?);
+                layout(a)?;
+                layout(b)?;
                 let (saturate, types) = match types {
                     [types @ .., "satfinite"] => (true, types),
                     types => (false, types),

@@ -9,7 +9,7 @@ use super::check_pointer;
 use super::error::LayerError;
 use super::schedule::Schedule;
 use super::workspace::Workspace;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gemm::{GemmCall, GroupRows, Matrix};
 use crate::memory::DevicePtr;
 use crate::module::Kernel;
@@ -201,7 +201,7 @@ impl MoeLayer {
             check_pointer(what, ptr, tokens.into())?;
         }
         for call in self.calls(schedule).into_iter().flatten() {
-            call.check().map_err(Error::from)?;
+            call.check()?;
         }
         Ok(tokens)
     }

@@ -38,6 +38,8 @@ pub struct Comparison {
     pub non_finite: usize,
     /// Elements that differ at all.
     pub different: usize,
+    /// Sums of squares over the finite elements: of what is off, and of the reference.
+    pub squares: [f64; 2],
 }
 
 impl Comparison {
@@ -129,6 +131,7 @@ pub(super) fn compare<T: Copy + Into<f64> + Sync>(
         worst_row,
         non_finite: whole.non_finite,
         different: whole.different,
+        squares: [whole.error, whole.norm],
     })
 }
 

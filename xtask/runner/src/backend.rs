@@ -27,10 +27,7 @@ impl Backend {
             Backend::Auto => match device(ordinal) {
                 Ok(device) => Ok(Some(device)),
                 Err(error) if is_absence(&error) => {
-                    eprintln!(
-                        "no GPU is used: {error}\nthe emulator executes the kernels on this CPU \
-                         instead: keep shapes small"
-                    );
+                    eprintln!("{}", instead(&error));
                     Ok(Some(emulated()?))
                 }
                 Err(error) => Err(error.into()),
@@ -80,8 +77,22 @@ fn device(ordinal: usize) -> mok::Result<Device> {
     Ok(device)
 }
 
+/// How many GPUs there are, the first of which has kernels.
+pub fn gpus() -> mok::Result<usize> {
+    device(0)?;
+    Device::cuda_count()
+}
+
+/// What people are told where the emulator steps in for a GPU.
+pub fn instead(error: &Error) -> String {
+    format!(
+        "no GPU is used: {error}\nthe emulator executes the kernels on this CPU instead: keep shapes \
+         small"
+    )
+}
+
 /// Whether there is simply no GPU to use, as opposed to one that fails.
-fn is_absence(error: &Error) -> bool {
+pub fn is_absence(error: &Error) -> bool {
     /// `CUDA_ERROR_NO_DEVICE`, what cuInit says where there is a driver library only.
     const NO_DEVICE: u32 = 100;
     matches!(

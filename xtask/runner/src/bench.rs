@@ -1,5 +1,7 @@
 //! `bench`: the products against the clock.
 
+mod layer;
+
 use anyhow::{Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use comfy_table::{Table, presets};
@@ -17,6 +19,7 @@ use crate::progress::Progress;
 #[derive(Subcommand, Debug)]
 pub enum Bench {
     Gemm(Args),
+    Layer(Box<layer::Args>),
 }
 
 /// Time the grouped GEMM in its three forms
@@ -144,7 +147,13 @@ struct Timing {
 
 /// `xtask bench`.
 pub fn run(bench: &Bench) -> Result<bool> {
-    let Bench::Gemm(args) = bench;
+    match bench {
+        Bench::Gemm(args) => gemm(args),
+        Bench::Layer(args) => layer::run(args),
+    }
+}
+
+fn gemm(args: &Args) -> Result<bool> {
     // Each keeps two events.
     ensure!(
         (1..=MAX_SAMPLES).contains(&args.samples),

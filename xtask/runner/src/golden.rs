@@ -15,7 +15,7 @@ use crate::backend;
 use crate::place;
 use crate::products::{Product, Products};
 use crate::progress::Progress;
-use crate::run::{forms_and_sinks, sink_name};
+use crate::run::gemm::{forms_and_sinks, sink_name};
 use crate::shape::{Data, Numbers, Shape};
 
 /// Write a GPU's outputs for tests that have none to compare with

@@ -11,7 +11,7 @@ use mok_kernel::gemm::{ROW_ALIGN, shared_plan};
 use crate::products;
 use crate::progress::Progress;
 use crate::report::Check;
-use crate::run::{forms_and_sinks, sink_name};
+use crate::run::gemm::{forms_and_sinks, sink_name};
 use crate::shape::Data;
 
 /// All of them.
@@ -30,7 +30,7 @@ pub fn all(data: &Data, seed: u64) -> Result<Vec<Check>> {
     calls(data, &mut checks);
     progress.step();
     progress.at("kernels");
-    embedded(&mut checks);
+    embedded(&Arch::ALL, &mut checks);
     progress.step();
     Ok(checks)
 }
@@ -194,8 +194,8 @@ fn calls(data: &Data, checks: &mut Vec<Check>) {
 }
 
 /// The kernels' text has every entry, with its launch directives.
-fn embedded(checks: &mut Vec<Check>) {
-    for arch in Arch::ALL {
+pub fn embedded(archs: &[Arch], checks: &mut Vec<Check>) {
+    for &arch in archs {
         let Some(code) = kernels::embedded(arch) else {
             checks.push(Check::none(
                 format!("kernels.{}.missing", arch.name()),

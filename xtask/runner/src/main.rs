@@ -1,9 +1,10 @@
-//! `run`, `emu`, `golden` and `bench`: the commands of `cargo xtask` that need the library or
+//! `run`, `emu`, `golden`, `fuzz` and `bench`: the commands of `cargo xtask` that need the library or
 //! the emulator.
 
 mod backend;
 mod bench;
 mod emu;
+mod fuzz;
 mod golden;
 mod host_checks;
 #[path = "../../src/pipes.rs"]
@@ -30,9 +31,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     Emu(Box<emu::Args>),
     Golden(golden::Args),
+    Fuzz(fuzz::Args),
     #[command(subcommand)]
     Bench(bench::Bench),
 }
@@ -45,7 +47,10 @@ fn main() -> ExitCode {
             // Help is no error, and goes to standard output.
             if error.use_stderr() && env::args_os().any(|arg| arg == "--json") {
                 match env::args_os().nth(1) {
-                    Some(command) if command == "run" => run::print_usage_error(&error),
+                    Some(command) if command == "run" => {
+                        let gemm = env::args_os().nth(2).is_some_and(|form| form == "gemm");
+                        run::print_usage_error(&error, gemm);
+                    }
                     Some(command) if command == "emu" => emu::print_usage_error(&error),
                     _ => {}
                 }
@@ -57,13 +62,16 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Emu(args) => emu::run(&args),
         Command::Golden(args) => golden::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(bench) => bench::run(&bench),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            if !error.is::<run::Told>() {
+                eprintln!("error: {error:#}");
+            }
             ExitCode::from(2)
         }
     }

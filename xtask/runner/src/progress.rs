@@ -19,6 +19,11 @@ impl Progress {
         Progress(bar)
     }
 
+    /// One that is never seen: of ranks other than the first.
+    pub fn hidden() -> Progress {
+        Progress(ProgressBar::hidden())
+    }
+
     /// What is being done now.
     pub fn at(&self, what: impl Into<String>) {
         self.0.set_message(what.into());

@@ -1,4 +1,6 @@
-//! What `run` says: one JSON object, or a table for people.
+//! What `run` says: checks, and for `run gemm` one JSON object, or a table for people.
+
+use std::env;
 
 use comfy_table::{Table, presets};
 use mok::oracle::{Comparison, Limits};
@@ -30,6 +32,36 @@ impl Check {
     /// A count of things that must not be.
     pub fn none(name: impl Into<String>, count: usize) -> Check {
         Check::at_most(name, count as f64, 0.0)
+    }
+
+    /// What `xtask` found when it validated the kernels for this run; nothing where it did not try.
+    pub fn validated() -> Option<Check> {
+        let verdict = env::var_os("MOK_VALIDATED")?;
+        Some(Check::none(
+            "kernels.validated",
+            usize::from(verdict != "1"),
+        ))
+    }
+
+    /// Whether it passed.
+    pub fn passed(&self) -> bool {
+        self.passed
+    }
+
+    /// Name, value, limit and verdict, for a table.
+    pub fn row(&self) -> [String; 4] {
+        let number = |value: Option<f64>| match value {
+            None => "not finite".to_owned(),
+            Some(value) if value == value.trunc() && value.abs() < 1e9 => format!("{value}"),
+            Some(value) => format!("{value:.2e}"),
+        };
+        let verdict = if self.passed { "ok" } else { "FAILED" };
+        [
+            self.name.clone(),
+            number(self.value),
+            number(self.limit),
+            verdict.to_owned(),
+        ]
     }
 
     /// What a comparison found.
@@ -111,22 +143,11 @@ impl Report {
             println!("{}", serde_json::to_string(self)?);
             return Ok(());
         }
-        let number = |value: Option<f64>| match value {
-            None => "not finite".to_owned(),
-            Some(value) if value == value.trunc() && value.abs() < 1e9 => format!("{value}"),
-            Some(value) => format!("{value:.2e}"),
-        };
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
         table.set_header(["check", "value", "limit", ""]);
         for check in &self.checks {
-            let verdict = if check.passed { "ok" } else { "FAILED" };
-            table.add_row([
-                check.name.clone(),
-                number(check.value),
-                number(check.limit),
-                verdict.to_owned(),
-            ]);
+            table.add_row(check.row());
         }
         println!("{table}\n");
         println!("backend: {}", self.backend);

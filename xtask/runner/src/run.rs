@@ -1,222 +1,518 @@
-//! `run`: the three products against the oracle.
+//! `run`: one forward pass of a mixture-of-experts layer, on one rank or many.
 
-use std::env;
+mod estimate;
+pub mod gemm;
+mod host;
+mod input;
+mod launch;
+mod output;
+mod problem;
+mod rank;
+mod report;
+pub mod routing;
+pub mod shape;
+mod verify;
 
-use anyhow::Result;
-use clap::{Parser, ValueEnum};
-use mok::gemm::{Form, Sink};
-use mok::oracle::{EXACT, ROUNDED};
-use mok::{Device, Image};
+use std::fmt;
+use std::path::PathBuf;
 
-use crate::backend::Backend;
-use crate::host_checks;
-use crate::products::{MARK, Product, Products};
+use anyhow::{Result, bail, ensure};
+use clap::{Parser, Subcommand, ValueEnum};
+use mok::layer::Group;
+use mok::{Arch, Device, EmulatorConfig, Image};
+
+use crate::backend::{self, Backend};
 use crate::progress::Progress;
-use crate::report::{Check, Report, ShapeReport};
-use crate::shape::{Data, Numbers, Shape};
+use launch::Launch;
+use output::Outputs;
+use problem::Problem;
+use rank::{Finished, Work};
+use report::{Place, Report};
+use routing::Routing;
+use shape::LayerShape;
 
-/// Run the grouped GEMM in its three forms, and compare it with the oracle
+/// Run one MoE layer forward on one rank or many, and compare it with the CPU reference
 ///
-/// Forward, dgrad and wgrad with every sink, on a small shape, against f64 sums with and without
-/// the sink's rounding, with NaN wherever no result may look: on a GPU, or with none in the
-/// emulator, whose checker must find nothing. It says which it used (`backend`).
+/// Tokens, routes and weights come from safetensors files (--input), or are random. Every rank holds
+/// its own tokens and its own experts. Outputs are compared with f64 sums, with and without the
+/// layer's rounding points, and with themselves over repeated passes.
+///
+/// Ranks are processes, one a GPU, that this command starts, or that torchrun or srun has started
+/// (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT); in the emulator they are threads.
+///
+/// `cargo xtask run gemm` runs the grouped GEMM alone, in its three forms.
 #[derive(Parser, Debug)]
-#[command(after_help = "\
-Examples:
-  cargo xtask run
-  cargo xtask run --json
-  cargo xtask run --groups 1000,0,24,3000 --n 4096 --k 7168 --sample 256
-  cargo xtask run --backend cuda --sink add-f32 --seed 7
-  cargo xtask run --backend emulator         though there is a GPU
-  cargo xtask run --backend none             only what the host can check
-
-Exit status: 0 if every check passed, 1 if one failed, 2 if it could not run.")]
+#[command(args_conflicts_with_subcommands = true, after_help = AFTER)]
 pub struct Args {
-    #[command(flatten)]
-    shape: Shape,
+    #[command(subcommand)]
+    command: Option<RunCommand>,
+    /// How many ranks; by default 2, or 1 where there is one GPU
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=72))]
+    ranks: Option<u32>,
     /// Where to run
     #[arg(long, value_enum, default_value_t = Backend::Auto)]
     backend: Backend,
-    /// Which GPU
-    #[arg(long, default_value_t = 0)]
-    device: usize,
-    /// Where weight gradients go
-    #[arg(long, value_enum, default_value_t = SinkArg::All)]
-    sink: SinkArg,
-    /// Compare about this many rows of each product; 0 compares all
-    #[arg(long, default_value_t = 0)]
-    sample: usize,
+    /// What ranks are: by default processes on GPUs, threads elsewhere
+    #[arg(long, value_enum)]
+    launch: Option<Launch>,
+    /// Fail unless this architecture's kernels run
+    #[arg(long, value_parser = arch)]
+    arch: Option<Arch>,
+    /// The layer, by name or as E,H,I,K,T (see below)
+    #[arg(long, value_name = "NAME|E,H,I,K,T", value_parser = LayerShape::parse)]
+    shape: Option<LayerShape>,
+    /// Intermediate size of the shared expert; 0 for none
+    #[arg(long, value_name = "I_s")]
+    shared: Option<u32>,
+    /// Tokens of each rank, such as 7,0,12
+    #[arg(long, value_delimiter = ',', value_name = "T,T,...")]
+    tokens: Option<Vec<u32>>,
+    /// Who chooses the experts; by default the input, or uniform without one
+    #[arg(long, value_enum)]
+    routing: Option<Routing>,
+    /// What weights are kept in
+    #[arg(long, value_enum, default_value_t = Dtype::Bf16)]
+    dtype: Dtype,
+    /// Seed of what is random, and of the emulator's interleaving
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How tokens get to other ranks
+    #[arg(long, value_enum, default_value_t = Transport::Peer)]
+    transport: Transport,
+    /// Rows that each rank has room for (a multiple of 128); by default twice an even share, or what
+    /// the routes need
+    #[arg(long, value_name = "ROWS")]
+    capacity: Option<u32>,
+    /// Clamp gate to at most this, and up to within it
+    #[arg(long, value_name = "LIMIT")]
+    swiglu_limit: Option<f32>,
+    /// A safetensors file, a model.safetensors.index.json, or a folder of either; may be repeated
+    #[arg(long, value_name = "FILE")]
+    input: Vec<PathBuf>,
+    /// Which layer of a checkpoint; by default the first that has experts
+    #[arg(long, value_name = "N", requires = "input")]
+    layer: Option<u32>,
+    /// Write `out`, `topk_experts` and `router_weights` of all tokens to this file
+    #[arg(long, value_name = "FILE.safetensors")]
+    output: Option<PathBuf>,
+    /// Passes against the clock, and as many that are compared bit by bit; by default 10 on GPUs
+    /// and 1 in the emulator
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
+    /// Compare about this many tokens, of all ranks together; 0 compares all. By default all, or 256
+    /// where that takes long
+    #[arg(long)]
+    sample: Option<usize>,
+    /// Run also what the emulator needs hours for
+    #[arg(long)]
+    force: bool,
     /// Print one JSON object on standard output, everything else on standard error
     #[arg(long)]
     json: bool,
 }
 
-/// A sink by its name.
+#[derive(Subcommand, Debug)]
+enum RunCommand {
+    Gemm(gemm::Args),
+}
+
+const AFTER: &str = "\
+Shapes (E experts, H hidden size, I intermediate size, K experts of a token, T tokens of a rank; the
+named ones have a shared expert of size I, numbers have none unless --shared says so):
+  tiny         8, 128, 128, 2, 24        the default in the emulator: seconds
+  qwen3-235b   128, 4096, 1536, 8, 8192  the default on GPUs
+  qwen3.5      512, 4096, 1024, 10, 7168
+  dsv3         256, 7168, 2048, 8, 8192
+  kimi-k2.7    384, 7168, 2048, 8, 7168
+
+Input tensors, all ranks' tokens after each other, split evenly or by --tokens:
+  x               [T, H]  BF16 (or F32, F16: rounded)
+  topk_experts    [T, K]  I32 or I64, -1 for no expert
+  router_weights  [T, K]  F32 (or BF16, F16)
+and a checkpoint's, of the first layer that has them or of --layer N:
+  [model.]layers.N.mlp.experts.E.{gate_proj,up_proj,down_proj}.weight            Qwen3-MoE, DeepSeek
+  [model.]layers.N.mlp.shared_experts.{gate_proj,up_proj,down_proj}.weight       DeepSeek
+  [model.]layers.N.block_sparse_moe.experts.E.{w1,w3,w2}.weight                  Mixtral
+Without topk_experts the checkpoint's router (gate.weight, and e_score_correction_bias) chooses, in
+float32 as Hugging Face's code of that family does; its config.json has to be beside it. What the
+files lack is random if the command line gives its size.
+
+Examples:
+  cargo xtask run
+  cargo xtask run --json --ranks 4 --tokens 9,0,30,1 --routing zipf
+  cargo xtask run --ranks 8 --shape dsv3                            eight GPUs of this machine
+  cargo xtask run --input layer.safetensors --output out.safetensors
+  cargo xtask run --input x.safetensors --input ~/Mixtral-8x7B --layer 3
+  torchrun --nproc-per-node 8 --no-python ./xtask run --shape dsv3  started by a launcher
+  cargo xtask run --backend none                                    only what the host can check
+  cargo xtask run gemm --help
+
+Exit status: 0 if every check passed, 1 if one failed, 2 if it could not run.";
+
+/// What weights are kept in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum SinkArg {
-    /// All of them
-    All,
-    /// Fresh bf16
+enum Dtype {
+    /// bfloat16
     Bf16,
-    /// Fresh f32
-    F32,
-    /// Added to f32
-    AddF32,
-    /// Added to bf16
-    AddBf16,
+    /// Blocks of 32 e4m3 with one scale: not yet
+    Mxfp8,
 }
 
-impl SinkArg {
-    fn takes(self, sink: Sink) -> bool {
-        match self {
-            SinkArg::All => true,
-            SinkArg::Bf16 => sink == Sink::Bf16,
-            SinkArg::F32 => sink == Sink::F32,
-            SinkArg::AddF32 => sink == Sink::AddF32,
-            SinkArg::AddBf16 => sink == Sink::AddBf16,
-        }
+/// How tokens get to other ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Transport {
+    /// Over memory that all ranks' devices reach
+    Peer,
+    /// NCCL's all-to-all: not yet
+    Nccl,
+}
+
+fn arch(name: &str) -> Result<Arch, String> {
+    let known = || Arch::ALL.map(Arch::name).join(", ");
+    Arch::from_name(name).ok_or_else(|| format!("unknown architecture; known are {}", known()))
+}
+
+/// An error that has been told already: only the exit status is left to say.
+#[derive(Debug)]
+pub struct Told;
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("told before")
     }
 }
 
-/// A sink's name in checks and files.
-pub fn sink_name(sink: Sink) -> &'static str {
-    match sink {
-        Sink::Bf16 => "bf16",
-        Sink::F32 => "f32",
-        Sink::AddF32 => "add_f32",
-        Sink::AddBf16 => "add_bf16",
-    }
-}
-
-/// The forms with the sinks that they take.
-pub fn forms_and_sinks() -> impl Iterator<Item = (Form, Sink)> {
-    Form::ALL.into_iter().flat_map(|form| {
-        Sink::ALL
-            .into_iter()
-            .filter(move |&sink| form == Form::Wgrad || sink == Sink::Bf16)
-            .map(move |sink| (form, sink))
-    })
-}
+impl std::error::Error for Told {}
 
 /// The object of a run whose arguments are wrong, so that its shape isn't known.
-pub fn print_usage_error(error: &clap::Error) {
+pub fn print_usage_error(error: &clap::Error, gemm: bool) {
     let error = anyhow::anyhow!("{}", error.to_string().trim());
+    if gemm {
+        return gemm::print_usage_error(&error);
+    }
+    let place = Place {
+        backend: "none",
+        ..Place::default()
+    };
     // Standard output is gone if this fails; the exit status still tells.
-    let _ = Report::failed("none", ShapeReport::default(), &error).print(true);
-}
-
-/// What `xtask` found when it validated the kernels for this run; nothing where it did not try.
-fn validated() -> Option<Check> {
-    let verdict = env::var_os("MOK_VALIDATED")?;
-    Some(Check::none(
-        "kernels.validated",
-        usize::from(verdict != "1"),
-    ))
+    let _ = Report::failed(place, 0, 0, &error).print(true);
 }
 
 /// `xtask run`; whether everything passed.
 pub fn run(args: &Args) -> Result<bool> {
-    let mut backend = "none";
-    let report = match checked(args, &mut backend) {
-        Ok(report) => report,
-        Err(error) => {
-            if args.json {
-                Report::failed(backend, args.shape.report(), &error).print(true)?;
-            }
-            return Err(error);
-        }
+    if let Some(RunCommand::Gemm(args)) = &args.command {
+        return gemm::run(args);
+    }
+    let mut job = Job {
+        args,
+        place: Place {
+            backend: "none",
+            launch: "threads",
+            transport: "peer",
+            arch: None,
+        },
+        ranks: args.ranks.unwrap_or(0) as usize,
+        speaks: true,
     };
-    report.print(args.json)?;
-    Ok(report.passed())
+    match job.run() {
+        Ok(passed) => Ok(passed),
+        Err(error) => {
+            if !job.speaks {
+                eprintln!(
+                    "rank {}: {error:#}",
+                    std::env::var("RANK").unwrap_or_default()
+                );
+                return Err(Told.into());
+            }
+            if args.json && !error.is::<Told>() {
+                Report::failed(job.place, job.ranks, args.seed, &error).print(true)?;
+            }
+            Err(error)
+        }
+    }
 }
 
-/// Runs the checks; `backend` is where, as soon as that is known.
-fn checked(args: &Args, backend: &mut &'static str) -> Result<Report> {
-    let data = Data::new(&args.shape, Numbers::Normal)?;
-    match args.backend.open(args.device)? {
-        None => {
-            let mut checks = host_checks::all(&data, args.shape.seed)?;
-            checks.extend(validated());
-            Ok(Report::new("none", None, args.shape.report(), checks))
+/// A run, and what is known of it so far.
+struct Job<'a> {
+    args: &'a Args,
+    place: Place,
+    ranks: usize,
+    /// Whether this process is the one that reports.
+    speaks: bool,
+}
+
+/// What was found to run on.
+enum Found {
+    Host,
+    Emulator,
+    /// So many GPUs.
+    Gpus(usize),
+}
+
+impl Job<'_> {
+    fn run(&mut self) -> Result<bool> {
+        let args = self.args;
+        ensure!(
+            args.dtype == Dtype::Bf16,
+            "--dtype mxfp8 is not there yet: the layer computes in bf16"
+        );
+        ensure!(
+            args.transport == Transport::Peer,
+            "--transport nccl is not there yet: take peer"
+        );
+        let launched = launch::launched();
+        if launched && std::env::var("RANK").is_ok_and(|rank| rank.trim() != "0") {
+            self.speaks = false;
         }
-        Some(device) => {
-            *backend = if device.is_emulated() {
-                "emulator"
-            } else {
-                "cuda"
+        if let Some(output) = args.output.as_deref().filter(|_| self.speaks) {
+            output::check(output)?;
+        }
+        let found = self.find()?;
+        match found {
+            Found::Emulator if launched => bail!(
+                "this process is one rank of several (RANK and WORLD_SIZE are set), and emulated \
+                 ranks are threads of one process: start it once, without a launcher, with --ranks N"
+            ),
+            _ if launched => {
+                ensure!(
+                    args.launch != Some(Launch::Threads),
+                    "--launch threads contradicts RANK and WORLD_SIZE, which are set: a launcher has \
+                     started this process as one rank"
+                );
+                self.as_member(&found)
+            }
+            Found::Gpus(count) => {
+                self.ranks = args.ranks.map_or(count.min(2), |ranks| ranks as usize);
+                ensure!(
+                    self.ranks <= count,
+                    "{} ranks need as many GPUs, and this machine shows {count}: take --ranks {count}, \
+                     --backend emulator, or start one process a GPU on several machines with torchrun \
+                     or srun",
+                    self.ranks
+                );
+                match args.launch.unwrap_or(Launch::Processes) {
+                    Launch::Processes if self.ranks > 1 => self.as_parent(),
+                    _ => self.as_threads(&found),
+                }
+            }
+            Found::Host | Found::Emulator => {
+                self.ranks = args.ranks.map_or(2, |ranks| ranks as usize);
+                match (args.launch, &found) {
+                    (Some(Launch::Processes), Found::Emulator) => {
+                        bail!(
+                            "emulated ranks are threads of one process: leave out --launch processes"
+                        )
+                    }
+                    (Some(Launch::Processes), _) => self.as_parent(),
+                    _ => self.as_threads(&found),
+                }
+            }
+        }
+    }
+
+    /// Where to run.
+    fn find(&mut self) -> Result<Found> {
+        let wanted = self.args.arch;
+        let found = match self.args.backend {
+            Backend::None => Found::Host,
+            Backend::Emulator => Found::Emulator,
+            Backend::Cuda | Backend::Auto => match backend::gpus() {
+                Ok(count) => Found::Gpus(count),
+                Err(error) if self.args.backend == Backend::Auto && backend::is_absence(&error) => {
+                    eprintln!("{}", backend::instead(&error));
+                    Found::Emulator
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
+        self.place.backend = match found {
+            Found::Host => "none",
+            Found::Emulator => "emulator",
+            Found::Gpus(_) => "cuda",
+        };
+        if let (Found::Emulator, Some(arch)) = (&found, wanted.filter(|&arch| arch != Arch::Sm90a))
+        {
+            bail!(
+                "--arch {}: the emulated GPU is {}",
+                arch.name(),
+                Arch::Sm90a.name()
+            );
+        }
+        Ok(found)
+    }
+
+    /// This process starts the ranks, and prints what the first of them reports.
+    fn as_parent(&mut self) -> Result<bool> {
+        self.place.launch = "processes";
+        let ended = launch::processes(self.ranks)?;
+        let lost = ended.lost();
+        let told = !ended.printed.is_empty();
+        let refused = ended
+            .statuses
+            .first()
+            .and_then(std::process::ExitStatus::code)
+            == Some(2);
+        if lost.is_empty() || refused && (told || !self.args.json) {
+            print!("{}", ended.printed);
+        }
+        if lost.is_empty() {
+            return Ok(ended.statuses.iter().all(std::process::ExitStatus::success));
+        }
+        if refused && (told || !self.args.json) {
+            return Err(Told.into());
+        }
+        bail!("not all ranks came to their end: {}", lost.join("; "))
+    }
+
+    /// This process is one rank.
+    fn as_member(&mut self, found: &Found) -> Result<bool> {
+        self.place.launch = "processes";
+        let group = Group::from_env()?;
+        self.ranks = group.world_size();
+        let asked = self.args.ranks.map(|ranks| ranks as usize);
+        ensure!(
+            asked.is_none_or(|asked| asked == self.ranks),
+            "--ranks is {}, and WORLD_SIZE is {}: leave out --ranks, or make them equal",
+            asked.unwrap_or(0),
+            self.ranks
+        );
+        let mut prepared = || -> Result<_> {
+            let device = match found {
+                Found::Gpus(_) => Some(self.gpu(group.local_rank())?),
+                _ => None,
             };
-            let module = device.kernels()?.module();
-            let image = match module.image() {
-                Image::Cubin => "cubins",
-                Image::Ptx if device.is_emulated() => "PTX",
-                Image::Ptx => "PTX, compiled by the driver",
-            };
+            Ok((self.problem(found)?, device))
+        };
+        let prepared = prepared();
+        let (problem, device) = rank::together(&group, prepared)?;
+        let progress = match self.speaks {
+            true => self.progress(),
+            false => Progress::hidden(),
+        };
+        let outputs = self.args.output.is_some();
+        let work = self.work(found);
+        let (finished, outputs) =
+            launch::member(&problem, work, device.as_ref(), group, &progress, outputs)?;
+        drop(progress);
+        self.report(&problem, finished, &outputs)
+    }
+
+    /// All ranks are threads of this process.
+    fn as_threads(&mut self, found: &Found) -> Result<bool> {
+        let problem = self.problem(found)?;
+        let devices: Vec<Option<Device>> = match found {
+            Found::Host => vec![None; self.ranks],
+            Found::Emulator => {
+                let config = EmulatorConfig {
+                    sms: 2,
+                    seed: self.args.seed,
+                    ..EmulatorConfig::default()
+                };
+                let devices = Device::emulated_peers(config, self.ranks)?;
+                self.introduce(&devices[0])?;
+                devices.into_iter().map(Some).collect()
+            }
+            Found::Gpus(_) => {
+                let devices = (0..self.ranks).map(|rank| self.gpu(rank).map(Some));
+                devices.collect::<Result<_>>()?
+            }
+        };
+        let progress = self.progress();
+        let (finished, outputs) = launch::threads(&problem, self.work(found), &devices, &progress)?;
+        drop(progress);
+        self.report(&problem, finished, &outputs)
+    }
+
+    fn gpu(&mut self, ordinal: usize) -> Result<Device> {
+        let device = Device::cuda(ordinal)?;
+        if let Some(arch) = self.args.arch {
+            let there = device.arch()?;
+            ensure!(
+                there == arch,
+                "--arch {}: {} is {}",
+                arch.name(),
+                device.name(),
+                there.name()
+            );
+        }
+        self.introduce(&device)?;
+        Ok(device)
+    }
+
+    /// Says which device and which code run.
+    fn introduce(&mut self, device: &Device) -> Result<()> {
+        self.place.arch = Some(device.arch()?.name());
+        let module = device.kernels()?.module();
+        let image = match module.image() {
+            Image::Cubin => "cubins",
+            Image::Ptx if device.is_emulated() => "PTX",
+            Image::Ptx => "PTX, compiled by the driver",
+        };
+        if self.speaks {
             eprintln!("{}, {image}", device.name());
             let passed_over = module.cubin_error().filter(|_| !device.is_emulated());
             if let Some(error) = passed_over {
                 eprintln!("the cubin was not taken: {error}");
             }
-            let arch = device.arch()?.name();
-            let mut checks = on_device(args, &device, &data)?;
-            checks.extend(validated());
-            Ok(Report::new(
-                backend,
-                Some(arch),
-                args.shape.report(),
-                checks,
-            ))
         }
+        Ok(())
     }
-}
 
-fn on_device(args: &Args, device: &Device, data: &Data) -> Result<Vec<Check>> {
-    let wanted: Vec<(Form, Sink)> = forms_and_sinks()
-        .filter(|&(form, sink)| form != Form::Wgrad || args.sink.takes(sink))
-        .collect();
-    let progress = Progress::new(wanted.len());
-    let products = Products::new(device, data)?;
-    let mut checks = Vec::new();
-    for (form, sink) in wanted {
-        let name = match form {
-            Form::Wgrad => format!("{}.{}", form.name(), sink_name(sink)),
-            _ => form.name().to_owned(),
+    fn problem(&self, found: &Found) -> Result<Problem> {
+        let default = match found {
+            Found::Gpus(_) => LayerShape::on_gpus(),
+            _ => LayerShape::tiny(),
         };
-        progress.at(name.clone());
-        let bytes = products.bytes(form, sink, device.sm_count())?;
-        let again = products.bytes(form, sink, 1)?;
-        let different = bytes.iter().zip(&again).filter(|(a, b)| a != b).count();
-        checks.push(Check::none(format!("{name}.differs_on_one_sm"), different));
-        if form != Form::Wgrad {
-            checks.push(Check::none(
-                format!("{name}.padding_written"),
-                padding_written(data, form, &bytes),
-            ));
+        let problem = Problem::new(self.args, self.ranks, default)?;
+        if self.speaks {
+            problem
+                .notes
+                .iter()
+                .for_each(|note| eprintln!("note: {note}"));
         }
-        let problem = data.problem(form)?;
-        let rows = problem.sample_rows(args.sample, args.shape.seed);
-        let sums = problem.sums(&rows)?;
-        let old = data.old(form, sink);
-        let product = Product::new(sink, &bytes);
-        let exact = product.compare(&sums.exact(old.as_deref())?)?;
-        checks.extend(Check::compared(&format!("{name}.exact"), &exact, EXACT));
-        let rounded = product.compare(&sums.rounded(sink, old.as_deref())?)?;
-        checks.extend(Check::compared(
-            &format!("{name}.rounded"),
-            &rounded,
-            ROUNDED,
-        ));
-        progress.step();
+        if matches!(found, Found::Emulator) {
+            estimate::admit(&problem, self.work(found), self.args.force)?;
+        }
+        Ok(problem)
     }
-    Ok(checks)
-}
 
-/// Bytes outside the groups' rows that are no longer what they were.
-fn padding_written(data: &Data, form: Form, bytes: &[u8]) -> usize {
-    let (_, cols) = data.d_extent(form);
-    bytes
-        .chunks(cols * 2)
-        .enumerate()
-        .filter(|&(row, _)| data.groups.group_of(row).is_none())
-        .map(|(_, row)| row.iter().filter(|&&byte| byte != MARK).count())
-        .sum()
+    fn work(&self, found: &Found) -> Work {
+        let runs = match found {
+            Found::Gpus(_) => 10,
+            _ => 1,
+        };
+        Work {
+            runs: self.args.runs.unwrap_or(runs) as usize,
+            sample: self.args.sample,
+            capacity: self.args.capacity,
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        let runs = self.args.runs.unwrap_or(1) as usize;
+        Progress::new(6 + runs)
+    }
+
+    fn report(&self, problem: &Problem, finished: Finished, outputs: &Outputs) -> Result<bool> {
+        let mut more = Vec::new();
+        if self.place.backend == "none" {
+            let archs = match &self.args.arch {
+                Some(arch) => std::slice::from_ref(arch),
+                None => &Arch::ALL[..],
+            };
+            more = host::checks(problem, &finished.data, archs)?;
+        }
+        let report = Report::new(self.place, self.args.seed, problem, finished, more);
+        if self.speaks {
+            if let Some(path) = self.args.output.as_deref() {
+                ensure!(
+                    self.place.backend != "none",
+                    "--output needs a device that computes it, and --backend none has none"
+                );
+                output::write(path, problem, outputs, report.out_sha256())?;
+            }
+            report.print(self.args.json)?;
+        }
+        Ok(report.passed())
+    }
 }

@@ -73,6 +73,7 @@ fn vectors_are_added() {
     // 10 instructions and a return of each thread, 8 more of those that have an element.
     assert_eq!(report["instructions"], 128 * 11 + 100 * 8);
     assert!(report["time_ns"].as_u64().unwrap() > 0);
+    assert_eq!(report["runs"][0]["notes"].as_array().unwrap().len(), 0);
     assert_eq!(report["launch"]["entry"], "add");
     assert_eq!(report["outputs"][0]["bytes"], 400);
 }

@@ -140,6 +140,20 @@ fn packed_halves() {
 }
 
 #[test]
+fn sums_and_differences_share_the_hardwares_flag() {
+    let mixed = |first: &str, next: &str, a: u64, b: u64| {
+        let mut flag = false;
+        op(first).eval(&[a, b], &mut flag);
+        op(next).eval(&[10, 3], &mut flag)[0]
+    };
+    // Read off an H200: a carry is no borrow, and no borrow is a carry.
+    assert_eq!(mixed("add.cc.u32", "subc.u32", 1, 1), 6);
+    assert_eq!(mixed("add.cc.u32", "subc.u32", u64::from(u32::MAX), 1), 7);
+    assert_eq!(mixed("sub.cc.u32", "addc.u32", 1, 1), 14);
+    assert_eq!(mixed("sub.cc.u32", "addc.u32", 0, 1), 13);
+}
+
+#[test]
 fn carry_chains_make_wide_integers() {
     each(7, 64, 3000, |a, b, c| {
         let (x, y) = (
@@ -153,7 +167,8 @@ fn carry_chains_make_wide_integers() {
                 x.wrapping_add(y),
                 x.checked_add(y).is_none(),
             ),
-            ("sub.cc.u64", "subc.cc.u64", x.wrapping_sub(y), x < y),
+            // A difference sets the flag where nothing is borrowed.
+            ("sub.cc.u64", "subc.cc.u64", x.wrapping_sub(y), x >= y),
         ] {
             // The flag before the first must not matter.
             let mut flag = b & 1 == 1;

@@ -56,9 +56,9 @@ fn floats() {
     };
     assert_eq!(f32_sum(1.5, 2.25), 3.75);
     assert_eq!(f32_sum(1e-40, -1e-40).to_bits(), 0);
-    assert_eq!(f32_sum(-1e-40, 0.0).to_bits(), 0);
-    assert_eq!(f32_sum(-1e-40, -1e-40).to_bits(), 1 << 31);
-    assert_eq!(f32_sum(1.5e-38, -1.4e-38), 0.0); // the result is subnormal
+    assert_eq!(f32_sum(-1e-40, 0.0), -1e-40);
+    assert_eq!(f32_sum(-1e-40, -1e-40), -1e-40 - 1e-40);
+    assert_eq!(f32_sum(1.5e-38, -1.4e-38), 1.5e-38 - 1.4e-38); // the result is subnormal
     assert!(f32_sum(f32::INFINITY, f32::NEG_INFINITY).to_bits() == 0x7fff_ffff);
     let (d, s) = (1.1_f64.to_bits(), 2.2_f64.to_bits());
     assert_eq!(apply("add", Dtype::F64, d, s), (1.1_f64 + 2.2).to_bits());

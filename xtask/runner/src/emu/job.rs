@@ -205,6 +205,7 @@ impl<'a> Job<'a> {
                 outputs_differ: false,
                 instructions: machine.instructions(),
                 time_ns: machine.time(),
+                notes: machine.notes(),
                 replay: self.replay(seed),
             },
             findings,

@@ -23,6 +23,8 @@ pub struct Run {
     pub instructions: u64,
     /// Simulated nanoseconds.
     pub time_ns: u64,
+    /// What was not checked, and why.
+    pub notes: Vec<String>,
     /// The command that repeats it.
     pub replay: String,
 }
@@ -192,6 +194,9 @@ impl Report {
             "seed {}: {verdict}, {} instructions, {} ns simulated",
             run.seed, run.instructions, run.time_ns
         );
+        for note in &run.notes {
+            println!("  note: {note}");
+        }
         let own: Vec<&Found> = self
             .findings
             .iter()

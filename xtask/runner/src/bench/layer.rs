@@ -1,0 +1,433 @@
+//! `bench layer`: the whole layer against PyTorch, in one run, on the same inputs.
+
+mod baseline;
+mod ours;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use comfy_table::{Table, presets};
+use half::bf16;
+use mok::layer::Transport;
+use mok::{fill, kernels};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::backend;
+use crate::golden::{image_name, sha256};
+use crate::place;
+use crate::progress::Progress;
+use crate::run::routing::{self, Routes, Routing};
+use crate::run::shape::LayerShape;
+use baseline::Baseline;
+use ours::Ours;
+
+/// Time the layer against PyTorch, round by round, on the same inputs
+///
+/// Each round runs every side a few times, so that heat and clocks meet all alike: schedule and
+/// forward with each transport, and the PyTorch layer that this program carries (NCCL all-to-all,
+/// grouped GEMM, compiled activation and weighted sum), in processes of its own. A pass is timed by
+/// events on the GPU, from a barrier of all ranks on; its time is the slowest rank's. Ratios are of
+/// medians over all rounds.
+#[derive(Parser, Debug)]
+#[command(after_help = "\
+Examples:
+  ./xtask bench layer --ranks 1,2 --out results.json
+  ./xtask bench layer --shape dsv3 --ranks 2 --rounds 20
+  ./xtask bench layer --shape 64,2048,1024,4,4096 --routing zipf --ranks 1")]
+pub struct Args {
+    /// A named layer or E,H,I,K,T; the four large named ones if not given
+    #[arg(long)]
+    shape: Vec<String>,
+    /// Numbers of ranks, one GPU each
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
+    ranks: Vec<usize>,
+    /// Only these transports; both if not given
+    #[arg(long, value_delimiter = ',', value_parser = ["peer", "nccl"])]
+    transport: Vec<String>,
+    /// Who chooses experts
+    #[arg(long, value_enum, default_value_t = Routing::Uniform)]
+    routing: Routing,
+    /// Rounds, in each of which every side runs
+    #[arg(long, default_value_t = 12)]
+    rounds: usize,
+    /// Timed passes of a side in a round
+    #[arg(long, default_value_t = 3)]
+    timed: usize,
+    /// Passes before the first timed one of a round
+    #[arg(long, default_value_t = 1)]
+    warmup: usize,
+    /// Seed of routing and data
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Python with PyTorch
+    #[arg(long, default_value = "python3")]
+    python: String,
+    /// Write every sample to this file
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Print the report with every sample on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// The four that speed is claimed on.
+const SHAPES: [&str; 4] = ["kimi-k2.7", "qwen3.5", "dsv3", "qwen3-235b"];
+/// Elements of the block that weights repeat: odd, so that no two experts are the same.
+const BLOCK: usize = (32 << 20) - 57;
+/// The most that outputs of two right implementations may differ, by norm.
+const SAME: f64 = 1e-2;
+
+/// What every side computes on.
+pub struct Inputs {
+    shape: LayerShape,
+    /// Tokens of each rank.
+    tokens: Vec<usize>,
+    block: Vec<bf16>,
+    up_scale: f32,
+    down_scale: f32,
+    x: Vec<bf16>,
+    routes: Routes,
+}
+
+impl Inputs {
+    fn new(shape: LayerShape, ranks: usize, routing: Routing, seed: u64) -> Inputs {
+        let tokens = vec![shape.tokens as usize; ranks];
+        let count: usize = tokens.iter().sum();
+        // Powers of two, so that scaling is exact on both sides.
+        let scale = |columns: u32| 0.5f32.powi((f64::from(columns).log2() / 2.0).round() as i32);
+        Inputs {
+            shape,
+            block: fill::normal(seed, BLOCK, 1.0),
+            up_scale: scale(shape.hidden),
+            down_scale: scale(shape.intermediate),
+            x: fill::normal(seed + 1, count * shape.hidden as usize, 1.0),
+            routes: routing::made_up(routing, seed + 2, &shape, 0..count),
+            tokens,
+        }
+    }
+
+    /// Writes what the baseline reads, and says where it is.
+    fn write(&self, folder: &std::path::Path) -> Result<Value> {
+        let block = folder.join("block.bin");
+        std::fs::write(&block, bytemuck::cast_slice(&self.block))?;
+        let mut start = 0;
+        for (rank, &tokens) in self.tokens.iter().enumerate() {
+            let part = |width: u32| start * width as usize..(start + tokens) * width as usize;
+            let file = |name: &str| folder.join(format!("{name}{rank}.bin"));
+            let (hidden, top_k) = (self.shape.hidden, self.shape.top_k);
+            std::fs::write(file("x"), bytemuck::cast_slice(&self.x[part(hidden)]))?;
+            let experts = &self.routes.experts[part(top_k)];
+            std::fs::write(file("topk"), bytemuck::cast_slice(experts))?;
+            let weights = &self.routes.weights[part(top_k)];
+            std::fs::write(file("weights"), bytemuck::cast_slice(weights))?;
+            start += tokens;
+        }
+        let shape = &self.shape;
+        Ok(json!({
+            "folder": folder, "block": block, "block_elements": self.block.len(),
+            "up_scale": self.up_scale, "down_scale": self.down_scale,
+            "experts": shape.experts, "hidden": shape.hidden, "top_k": shape.top_k,
+            "intermediate": shape.intermediate, "shared": shape.shared, "tokens": self.tokens,
+        }))
+    }
+}
+
+/// Each pass's time: that of its slowest rank.
+fn slowest(ranks: &[Vec<f32>]) -> Vec<f32> {
+    let passes = ranks.first().map_or(0, Vec::len);
+    let of_pass = |pass: usize| {
+        let times = ranks.iter().filter_map(|rank| rank.get(pass));
+        times.copied().fold(0.0, f32::max)
+    };
+    (0..passes).map(of_pass).collect()
+}
+
+#[derive(Serialize)]
+struct Report {
+    schema: &'static str,
+    device: String,
+    driver: String,
+    arch: &'static str,
+    image: &'static str,
+    ptx_sha256: String,
+    commit: Option<String>,
+    baseline: Value,
+    arguments: Vec<String>,
+    results: Vec<Timing>,
+}
+
+#[derive(Serialize)]
+struct Timing {
+    shape: String,
+    sizes: LayerShape,
+    ranks: usize,
+    sides: Vec<Side>,
+    /// Between our output and the baseline's, by norm.
+    difference: f64,
+}
+
+#[derive(Serialize)]
+struct Side {
+    name: &'static str,
+    median_ms: f32,
+    /// Of all ranks together, real rows only.
+    tflops: f64,
+    /// How many times as fast as the baseline.
+    ratio: f64,
+    /// Milliseconds, round by round.
+    samples_ms: Vec<Vec<f32>>,
+}
+
+fn transport_name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Peer => "peer",
+        Transport::Nccl => "nccl",
+    }
+}
+
+/// `xtask bench layer`.
+pub fn run(args: &Args) -> Result<bool> {
+    ensure!(
+        (1..=1000).contains(&args.rounds),
+        "--rounds must be 1 to 1000"
+    );
+    ensure!(
+        (1..=1000).contains(&args.timed),
+        "--timed must be 1 to 1000"
+    );
+    let there = backend::gpus()?;
+    for &ranks in &args.ranks {
+        ensure!(
+            (1..=there).contains(&ranks),
+            "--ranks {ranks}: this machine shows {there} GPUs, one for each rank"
+        );
+    }
+    let names: Vec<&str> = match args.shape.is_empty() {
+        true => SHAPES.to_vec(),
+        false => args.shape.iter().map(String::as_str).collect(),
+    };
+    let wanted = |transport| {
+        let name = transport_name(transport);
+        args.transport.is_empty() || args.transport.iter().any(|wanted| wanted == name)
+    };
+    let all = [Transport::Peer, Transport::Nccl];
+    let transports: Vec<Transport> = all.into_iter().filter(|&one| wanted(one)).collect();
+    let device = backend::require("bench layer", 0)?;
+    let arch = device.arch()?;
+    let mut report = Report {
+        schema: "mok-bench-layer/1",
+        device: device.name().to_owned(),
+        driver: backend::driver(&device),
+        arch: arch.name(),
+        image: image_name(device.kernels()?.image()),
+        ptx_sha256: kernels::embedded(arch)
+            .map_or_else(String::new, |code| sha256(code.ptx.as_bytes())),
+        commit: place::commit(),
+        baseline: Value::Null,
+        arguments: std::env::args().skip(1).collect(),
+        results: Vec::new(),
+    };
+    let progress = Progress::new(args.ranks.len() * names.len() * args.rounds);
+    for &ranks in &args.ranks {
+        let folder = tempfile::tempdir()?;
+        progress.at(format!("{ranks} ranks: starting PyTorch"));
+        let mut baseline = Baseline::start(&args.python, ranks, folder.path())?;
+        report.baseline = baseline.versions.clone();
+        for name in &names {
+            let shape = LayerShape::parse(name).map_err(anyhow::Error::msg)?;
+            progress.at(format!("{name}, {ranks} ranks: data"));
+            let inputs = Arc::new(Inputs::new(shape, ranks, args.routing, args.seed));
+            let load = inputs.write(folder.path())?;
+            baseline.load(&load).with_context(|| format!("{name}"))?;
+            let ours = Ours::start(&inputs, &transports)?;
+            let timing = rounds(
+                args,
+                name,
+                &inputs,
+                ours,
+                &transports,
+                &mut baseline,
+                &progress,
+            );
+            report
+                .results
+                .push(timing.with_context(|| format!("{name}, {ranks} ranks"))?);
+            if let Some(out) = &args.out {
+                // After each shape: what was measured is kept whatever comes.
+                std::fs::write(out, serde_json::to_string_pretty(&report)?)?;
+            }
+        }
+    }
+    drop(progress);
+    show(&report, args.json)?;
+    Ok(report
+        .results
+        .iter()
+        .all(|timing| timing.difference <= SAME))
+}
+
+fn rounds(
+    args: &Args,
+    name: &str,
+    inputs: &Inputs,
+    mut ours: Ours,
+    transports: &[Transport],
+    baseline: &mut Baseline,
+    progress: &Progress,
+) -> Result<Timing> {
+    let ranks = inputs.tokens.len();
+    let mut samples: Vec<Vec<Vec<f32>>> = vec![Vec::new(); transports.len() + 1];
+    let last = transports.len();
+    for round in 0..args.rounds {
+        progress.at(format!(
+            "{name}, {ranks} ranks: round {} of {}",
+            round + 1,
+            args.rounds
+        ));
+        // Each side is first in turn: none always meets the chip that another has warmed.
+        for side in (0..=last).map(|side| (side + round) % (last + 1)) {
+            let times = match transports.get(side) {
+                Some(&transport) => ours.run(transport, args.warmup, args.timed),
+                None => baseline.run(args.warmup, args.timed),
+            };
+            samples[side].push(times?);
+        }
+        progress.step();
+    }
+    let difference = compare(inputs, &mut ours, baseline)?;
+    let count: usize = inputs.tokens.iter().sum();
+    let routes = inputs
+        .routes
+        .experts
+        .iter()
+        .filter(|&&expert| expert >= 0)
+        .count();
+    let work = inputs.shape.operations(routes as u64, count as u64);
+    let medians: Vec<f32> = samples
+        .iter()
+        .map(|rounds| median(&rounds.concat()))
+        .collect();
+    let names = transports
+        .iter()
+        .map(|&one| transport_name(one))
+        .chain(["pytorch"]);
+    let sides = names
+        .zip(samples)
+        .zip(&medians)
+        .map(|((name, samples_ms), &median_ms)| Side {
+            name,
+            median_ms,
+            tflops: work / f64::from(median_ms) / 1e9,
+            ratio: f64::from(medians[last]) / f64::from(median_ms),
+            samples_ms,
+        });
+    Ok(Timing {
+        shape: name.to_owned(),
+        sizes: inputs.shape,
+        ranks,
+        sides: sides.collect(),
+        difference,
+    })
+}
+
+/// How far our output is from the baseline's.
+fn compare(inputs: &Inputs, ours: &mut Ours, baseline: &mut Baseline) -> Result<f64> {
+    let folder = tempfile::tempdir()?;
+    let file = |rank: usize| folder.path().join(format!("out{rank}.bin"));
+    baseline.save(|rank| file(rank).display().to_string())?;
+    let outputs = ours.outputs()?;
+    let (mut error, mut norm) = (0.0, 0.0);
+    for (rank, output) in outputs.iter().enumerate() {
+        let bytes = std::fs::read(file(rank))?;
+        let theirs: &[bf16] = bytemuck::try_cast_slice(&bytes).map_err(anyhow::Error::msg)?;
+        let expected = inputs.tokens[rank] * inputs.shape.hidden as usize;
+        ensure!(
+            theirs.len() == expected,
+            "the baseline's output has another size"
+        );
+        for (own, other) in output.iter().zip(theirs) {
+            error += (own.to_f64() - other.to_f64()).powi(2);
+            norm += other.to_f64().powi(2);
+        }
+    }
+    // A NaN anywhere is no small difference.
+    let difference = (error / norm).sqrt();
+    Ok(if difference.is_nan() {
+        f64::MAX
+    } else {
+        difference
+    })
+}
+
+fn median(samples: &[f32]) -> f32 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f32::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f32::NAN)
+}
+
+fn show(report: &Report, json: bool) -> Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(report)?);
+        return Ok(());
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header([
+        "shape",
+        "ranks",
+        "side",
+        "median ms",
+        "TFLOP/s a GPU",
+        "times PyTorch",
+        "outputs differ",
+    ]);
+    for timing in &report.results {
+        for side in &timing.sides {
+            table.add_row([
+                timing.shape.clone(),
+                timing.ranks.to_string(),
+                side.name.to_owned(),
+                format!("{:.3}", side.median_ms),
+                format!("{:.0}", side.tflops / timing.ranks as f64),
+                format!("{:.3}", side.ratio),
+                format!("{:.1e}", timing.difference),
+            ]);
+        }
+    }
+    println!("{table}\n");
+    println!(
+        "{}, {}, {}\nPTX {}\ncommit {}\nbaseline {}",
+        report.device,
+        report.driver,
+        report.image,
+        report.ptx_sha256,
+        report.commit.as_deref().unwrap_or("unknown"),
+        report.baseline
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_takes_as_long_as_its_slowest_rank() {
+        assert_eq!(slowest(&[vec![1.0, 5.0], vec![2.0, 4.0]]), [2.0, 5.0]);
+        assert!(slowest(&[]).is_empty());
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+    }
+
+    #[test]
+    fn scales_are_exact() {
+        let shape = LayerShape::parse("qwen3-235b").expect("a name");
+        let inputs = Inputs::new(LayerShape { tokens: 1, ..shape }, 1, Routing::Uniform, 0);
+        assert_eq!(
+            (inputs.up_scale, inputs.down_scale),
+            (1.0 / 64.0, 1.0 / 32.0)
+        );
+    }
+}

@@ -1,0 +1,1 @@
+//! Reading files, good and bad.
