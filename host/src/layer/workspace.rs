@@ -173,7 +173,7 @@ impl Workspace {
     }
 
     /// Keeps a failure until it is recovered, and gives what the call tells.
-    pub(super) fn failed(&self, failure: Box<Failure>) -> Error {
+    pub(super) fn failed(&self, failure: Failure) -> Error {
         let mut kept = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         kept.get_or_insert(failure.kept);
         failure.told
