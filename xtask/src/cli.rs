@@ -13,7 +13,7 @@ use crate::{doctor, kernels, lint, pack, runner, test, validate};
 const AFTER: &str = "\
 A first hour:
   cargo xtask doctor     what this machine has, and the command that mends each lack
-  cargo xtask run        build the kernels and check them against the CPU oracle
+  cargo xtask run        build the kernels and run a layer against the CPU oracle
   cargo xtask test       everything that can be tested here
   cargo xtask emu        any PTX file in the emulator, with no GPU
   cargo xtask pack       a folder to copy to a machine with a GPU and no Rust
@@ -102,7 +102,8 @@ pub enum Command {
         #[arg(last = true)]
         args: Vec<OsString>,
     },
-    /// Run the kernels on a small shape, on a GPU or in the emulator, and compare with the CPU oracle.
+    /// Run one MoE layer forward on one rank or many, on GPUs or in the emulator, and compare with the
+    /// CPU oracle; `run gemm`: the grouped GEMM alone.
     #[command(disable_help_flag = true)]
     Run(Rest),
     /// Run any PTX file in the emulator, with no GPU.

@@ -24,8 +24,16 @@ pub fn forward(command: &str, args: &[OsString]) -> Result<ExitCode> {
     if args.iter().any(|arg| arg == "--json") && matches!(command, "run" | "emu") {
         match &outcome {
             Ok((_, status)) if status.code().is_some_and(|code| REPORTED.contains(&code)) => {}
-            Ok((_, status)) => println!("{}", not_run(command, &format!("xtask-runner: {status}"))),
-            Err(error) => println!("{}", not_run(command, &report::in_full(error.as_ref()))),
+            Ok((_, status)) => {
+                println!(
+                    "{}",
+                    not_run(command, args, &format!("xtask-runner: {status}"))
+                );
+            }
+            Err(error) => println!(
+                "{}",
+                not_run(command, args, &report::in_full(error.as_ref()))
+            ),
         }
     }
     let (fit, status) = outcome?;
@@ -40,7 +48,7 @@ pub fn forward(command: &str, args: &[OsString]) -> Result<ExitCode> {
 const REPORTED: [i32; 3] = [0, 1, 2];
 
 /// The report of a run that did not come to reporting.
-fn not_run(command: &str, error: &str) -> serde_json::Value {
+fn not_run(command: &str, args: &[OsString], error: &str) -> serde_json::Value {
     if command == "emu" {
         return json!({
             "schema": "mok-emu/1", "passed": false, "error": error, "instructions": 0,
@@ -48,9 +56,11 @@ fn not_run(command: &str, error: &str) -> serde_json::Value {
             "launch": null,
         });
     }
+    let gemm = args.first().is_some_and(|arg| arg == "gemm");
     json!({
         "schema": "mok-run/1", "passed": false, "backend": "none", "arch": null, "dtype": "bf16",
-        "pass": "gemm", "ranks": 1, "shape": null, "checks": [], "error": error,
+        "pass": if gemm { "gemm" } else { "forward" }, "ranks": u8::from(gemm), "shape": null,
+        "checks": [], "error": error,
     })
 }
 

@@ -87,6 +87,7 @@ fn checkout(workspace: &Workspace, all: bool, args: &[OsString]) -> Result<ExitC
         Ok(command.status().context("starting cargo test")?.success())
     };
     summary.step("tests", || cargo_test(&[], &[]));
+    summary.step("examples", || examples(workspace));
     if all {
         // Not the GPU tests: there "ignored" says that the machine cannot run them.
         let long = ["--lib", "--bins", "--tests", "--exclude", "mok-tests"];
@@ -95,8 +96,36 @@ fn checkout(workspace: &Workspace, all: bool, args: &[OsString]) -> Result<ExitC
     Ok(summary.finish())
 }
 
+/// Runs every example of every package, which the tests have built: each fails by its exit status.
+fn examples(workspace: &Workspace) -> Result<bool> {
+    let mut passed = true;
+    let mut count = 0;
+    for package in fs::read_dir(workspace.root()).context("listing the packages")? {
+        let package = package.context("listing the packages")?.path();
+        let folder = package.join("examples");
+        if !folder.is_dir() {
+            continue;
+        }
+        for example in files_in(&folder)? {
+            let name = example.file_stem().unwrap_or_default();
+            eprintln!("-- {}", name.to_string_lossy());
+            let mut command = cargo();
+            command.current_dir(workspace.root());
+            command.args(["run", "--quiet", "--manifest-path"]);
+            command
+                .arg(package.join("Cargo.toml"))
+                .arg("--example")
+                .arg(name);
+            passed &= command.status().context("starting cargo run")?.success();
+            count += 1;
+        }
+    }
+    anyhow::ensure!(count > 0, "no package has an example");
+    Ok(passed)
+}
+
 fn pack(folder: &Path, all: bool, args: &[OsString]) -> Result<ExitCode> {
-    let tests = executables(&folder.join("tests"))?;
+    let tests = files_in(&folder.join("tests"))?;
     anyhow::ensure!(!tests.is_empty(), "this pack holds no tests");
     let mut summary = Summary::default();
     for test in tests {
@@ -120,7 +149,8 @@ fn pack(folder: &Path, all: bool, args: &[OsString]) -> Result<ExitCode> {
     Ok(summary.finish())
 }
 
-fn executables(folder: &Path) -> Result<Vec<PathBuf>> {
+/// The files of a folder, in order.
+fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("listing {}", folder.display()))?;
     let mut found: Vec<PathBuf> = entries
         .flatten()

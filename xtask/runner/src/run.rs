@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
-use mok::layer::Group;
+use mok::layer::{Group, Transport};
 use mok::{Arch, Device, EmulatorConfig, Image};
 
 use crate::backend::{self, Backend};
@@ -77,14 +77,14 @@ pub struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How tokens get to other ranks
-    #[arg(long, value_enum, default_value_t = Transport::Peer)]
-    transport: Transport,
+    #[arg(long, value_enum, default_value_t = TransportArg::Peer)]
+    transport: TransportArg,
     /// Rows that each rank has room for (a multiple of 128); by default twice an even share, or what
     /// the routes need
     #[arg(long, value_name = "ROWS")]
     capacity: Option<u32>,
     /// Clamp gate to at most this, and up to within it
-    #[arg(long, value_name = "LIMIT")]
+    #[arg(long, value_name = "LIMIT", allow_negative_numbers = true)]
     swiglu_limit: Option<f32>,
     /// A safetensors file, a model.safetensors.index.json, or a folder of either; may be repeated
     #[arg(long, value_name = "FILE")]
@@ -160,11 +160,27 @@ enum Dtype {
 
 /// How tokens get to other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Transport {
-    /// Over memory that all ranks' devices reach
+enum TransportArg {
+    /// Kernels read and write memory that all ranks' devices reach
     Peer,
-    /// NCCL's all-to-all: not yet
+    /// NCCL's all-to-all, for GPUs without peer access; in the emulator over the host
     Nccl,
+}
+
+impl TransportArg {
+    fn transport(self) -> Transport {
+        match self {
+            TransportArg::Peer => Transport::Peer,
+            TransportArg::Nccl => Transport::Nccl,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            TransportArg::Peer => "peer",
+            TransportArg::Nccl => "nccl",
+        }
+    }
 }
 
 fn arch(name: &str) -> Result<Arch, String> {
@@ -208,7 +224,7 @@ pub fn run(args: &Args) -> Result<bool> {
         place: Place {
             backend: "none",
             launch: "threads",
-            transport: "peer",
+            transport: args.transport.name(),
             arch: None,
         },
         ranks: args.ranks.unwrap_or(0) as usize,
@@ -255,10 +271,6 @@ impl Job<'_> {
         ensure!(
             args.dtype == Dtype::Bf16,
             "--dtype mxfp8 is not there yet: the layer computes in bf16"
-        );
-        ensure!(
-            args.transport == Transport::Peer,
-            "--transport nccl is not there yet: take peer"
         );
         let launched = launch::launched();
         if launched && std::env::var("RANK").is_ok_and(|rank| rank.trim() != "0") {
@@ -485,6 +497,7 @@ impl Job<'_> {
             runs: self.args.runs.unwrap_or(runs) as usize,
             sample: self.args.sample,
             capacity: self.args.capacity,
+            transport: self.args.transport.transport(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The command as its callers see it: standard output, exit status.
+//! `run gemm` and `bench` as their callers see them: standard output, exit status.
 
 use std::process::{Command, Output};
 
@@ -24,7 +24,7 @@ fn report(output: &Output) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-const HOST: [&str; 4] = ["run", "--backend", "none", "--json"];
+const HOST: [&str; 5] = ["run", "gemm", "--backend", "none", "--json"];
 
 #[test]
 fn host_checks_pass_without_a_gpu() {
@@ -103,7 +103,7 @@ fn benchmarks_refuse_sizes_before_they_look_for_a_gpu() {
 
 #[test]
 fn help_is_help_also_with_json() {
-    let output = runner(&["run", "--json", "--help"]);
+    let output = runner(&["run", "gemm", "--json", "--help"]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("Exit status"), "{text}");
@@ -149,8 +149,13 @@ fn the_verdict_on_the_kernels_is_a_check() {
 fn with_no_gpu_the_kernels_run_in_the_emulator() {
     let groups = ["--groups", "3,0,2", "--n", "16", "--k", "16"];
     for backend in ["auto", "emulator"] {
-        let mut command =
-            command(&[&["run", "--json", "--backend", backend], &groups[..]].concat());
+        let mut command = command(
+            &[
+                &["run", "gemm", "--json", "--backend", backend],
+                &groups[..],
+            ]
+            .concat(),
+        );
         // A driver that is there shows no device then.
         command.env("CUDA_VISIBLE_DEVICES", "");
         let output = command.output().unwrap();
@@ -169,7 +174,7 @@ fn with_no_gpu_the_kernels_run_in_the_emulator() {
 
 #[test]
 fn the_table_says_which_backend() {
-    let output = runner(&["run", "--backend", "none"]);
+    let output = runner(&["run", "gemm", "--backend", "none"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("backend: none"), "{text}");
 }

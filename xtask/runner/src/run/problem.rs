@@ -7,10 +7,9 @@ use half::bf16;
 use mok::fill;
 use mok_kernel::route::first_expert;
 use rayon::prelude::*;
-use safetensors::Dtype;
 
 use super::Args;
-use super::input::{Experts, FLOATS, Inputs, LOOKED_FOR, Router, Tensor};
+use super::input::{Experts, FLOATS, INTEGERS, Inputs, LOOKED_FOR, Router, Tensor};
 use super::routing::{self, Routes, Routing};
 use super::shape::LayerShape;
 
@@ -208,7 +207,7 @@ impl RouteSource {
         match (chosen, weights) {
             (Some(experts), Some(weights)) => {
                 let expected = format!("[{tokens}, K] of I32 or I64, a row for each token");
-                let extent = experts.matrix(&[Dtype::I32, Dtype::I64], &expected)?;
+                let extent = experts.matrix(&INTEGERS, &expected)?;
                 if extent[0] != tokens {
                     return Err(experts.unfit(&expected));
                 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use half::bf16;
 use mok::gemm::Matrix;
-use mok::layer::{Group, LayerMemory, MoeConfig, MoeLayer, Schedule, Weights, Workspace};
+use mok::layer::{
+    Group, LayerMemory, MoeConfig, MoeLayer, Schedule, Transport, Weights, Workspace,
+};
 use mok::{Buffer, Device, Event, Stream};
 use mok_kernel::route::segment;
 use serde::{Deserialize, Serialize};
@@ -24,6 +26,8 @@ pub struct Work {
     pub sample: Option<usize>,
     /// Rows that each rank has room for.
     pub capacity: Option<u32>,
+    /// How tokens travel.
+    pub transport: Transport,
 }
 
 /// What one rank found, in JSON for the others.
@@ -253,6 +257,7 @@ fn config(problem: &Problem, work: Work, counts: &Counts) -> MoeConfig {
     let most = problem.tokens.iter().copied().max().unwrap_or(0);
     let mut config = problem.shape.config(most);
     config.swiglu_limit = problem.swiglu_limit;
+    config.transport = work.transport;
     config.schedule_capacity = work.capacity;
     let padded = |rank| counts.rows(problem, rank).map(segment).sum::<u64>();
     let needed = (0..ranks).map(padded).max().unwrap_or(0);

@@ -228,7 +228,7 @@ impl Report {
             _ => "forward ms",
         };
         let mut ranks = table([
-            "rank", "tokens", "experts", "rows", "compared", "exact", "rounded", ms, "MB in",
+            "rank", "tokens", "experts", "rows", "compared", "exact", "rounded", ms, "links in",
         ]);
         for column in 0..9 {
             if let Some(column) = ranks.column_mut(column) {
@@ -253,7 +253,7 @@ impl Report {
                 off(verdict.map(|verdict| &verdict.exact)),
                 off(verdict.map(|verdict| &verdict.rounded)),
                 time.map_or("-".into(), |time| format!("{time:.3}")),
-                megabytes(links.routes + links.dispatch + links.combine),
+                size(links.routes + links.dispatch + links.combine),
             ]);
         }
         if self.per_rank.len() > most {
@@ -269,8 +269,15 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-fn megabytes(bytes: u64) -> String {
-    format!("{:.2}", bytes as f64 / 1e6)
+/// Bytes in words.
+fn size(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    match bytes {
+        bytes if bytes < 1e3 => format!("{bytes} B"),
+        bytes if bytes < 1e6 => format!("{:.1} kB", bytes / 1e3),
+        bytes if bytes < 1e9 => format!("{:.1} MB", bytes / 1e6),
+        bytes => format!("{:.2} GB", bytes / 1e9),
+    }
 }
 
 /// The middle of some times; 0 where there is none.
@@ -348,10 +355,10 @@ impl Total {
         let links = self.link_bytes;
         if ranks > 1 {
             lines.push(format!(
-                "over links, MB a pass: {} choices of experts, {} to experts, {} back",
-                megabytes(links.routes),
-                megabytes(links.dispatch),
-                megabytes(links.combine)
+                "over links in a pass: {} of choices, {} to experts, {} back",
+                size(links.routes),
+                size(links.dispatch),
+                size(links.combine)
             ));
         }
         if let Some(time) = &self.time {

@@ -44,14 +44,13 @@ fn uniform(seed: u64, index: u64) -> f64 {
 }
 
 /// Routes that depend on the token's number in the job alone, so that they are the same for every
-/// number of ranks. The weights of a token add up to 1.
+/// number of ranks. The weights of a token add up to about 1: were it 1, one expert twice beside a
+/// shared one would give sums of two bf16 numbers, halfway between two others as often as not.
 pub fn made_up(routing: Routing, seed: u64, shape: &LayerShape, tokens: Range<usize>) -> Routes {
     let (experts, top_k) = (shape.experts as usize, shape.top_k as usize);
     let of_token = |token: usize| -> Vec<(i32, f32)> {
         let seed = fill::hash(seed, token as u64);
-        let mut raw: Vec<f64> = (0..top_k).map(|k| uniform(seed, k as u64)).collect();
-        let sum: f64 = raw.iter().sum();
-        raw.iter_mut().for_each(|weight| *weight /= sum);
+        let weight = |k: usize| 2.0 * uniform(seed, k as u64) / top_k as f64;
         let chosen: Vec<usize> = match routing {
             Routing::OneExpert => vec![experts / 2; top_k],
             _ => {
@@ -75,9 +74,9 @@ pub fn made_up(routing: Routing, seed: u64, shape: &LayerShape, tokens: Range<us
                     .collect()
             }
         };
-        let weighed = chosen.into_iter().zip(raw);
+        let weighed = chosen.into_iter().enumerate();
         weighed
-            .map(|(expert, weight)| (expert as i32, weight as f32))
+            .map(|(k, expert)| (expert as i32, weight(k) as f32))
             .collect()
     };
     Routes::of_tokens(
@@ -126,9 +125,8 @@ mod tests {
                     .iter()
                     .for_each(|&expert| counts[expert as usize] += 1);
             }
-            for weights in routes.weights.chunks(2) {
-                assert!((weights[0] + weights[1] - 1.0).abs() < 1e-6);
-            }
+            let sum: f32 = routes.weights.iter().sum();
+            assert!((1900.0..2100.0).contains(&sum), "{sum}");
             counts
         };
         assert!(

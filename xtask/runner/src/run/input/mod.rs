@@ -41,6 +41,8 @@ struct Source {
 
 /// The list of a checkpoint's parts.
 const INDEX: &str = "model.safetensors.index.json";
+/// A checkpoint in one file.
+const WHOLE: &str = "model.safetensors";
 
 impl Inputs {
     /// Opens what is named: files, lists of parts, or folders of either.
@@ -127,6 +129,11 @@ impl Source {
             let index = path.join(INDEX);
             if index.is_file() {
                 source.listed(&index)?;
+                return Ok(source);
+            }
+            let whole = path.join(WHOLE);
+            if whole.is_file() {
+                source.file(&whole)?;
                 return Ok(source);
             }
             let mut files = Vec::new();
@@ -264,12 +271,14 @@ impl Tensor {
 
     /// Elements as f32.
     pub fn f32(&self, from: usize, elements: usize) -> Result<Vec<f32>> {
+        if !FLOATS.contains(&self.dtype) {
+            return Err(self.unfit("BF16, F32 or F16"));
+        }
         let bytes = self.bytes(from, elements)?;
         match self.dtype {
             Dtype::F32 => Ok(each(&bytes, f32::from_le_bytes)),
             Dtype::BF16 => Ok(each(&bytes, |bytes| bf16::from_le_bytes(bytes).to_f32())),
-            Dtype::F16 => Ok(each(&bytes, |bytes| f16::from_le_bytes(bytes).to_f32())),
-            _ => Err(self.unfit("BF16, F32 or F16")),
+            _ => Ok(each(&bytes, |bytes| f16::from_le_bytes(bytes).to_f32())),
         }
     }
 
@@ -284,17 +293,22 @@ impl Tensor {
 
     /// Elements as i64.
     pub fn i64(&self, from: usize, elements: usize) -> Result<Vec<i64>> {
+        if !INTEGERS.contains(&self.dtype) {
+            return Err(self.unfit("I32 or I64"));
+        }
         let bytes = self.bytes(from, elements)?;
         match self.dtype {
             Dtype::I32 => Ok(each(&bytes, |bytes| i32::from_le_bytes(bytes).into())),
-            Dtype::I64 => Ok(each(&bytes, i64::from_le_bytes)),
-            _ => Err(self.unfit("I32 or I64")),
+            _ => Ok(each(&bytes, i64::from_le_bytes)),
         }
     }
 }
 
 /// What numbers of a layer may be stored as.
 pub const FLOATS: [Dtype; 3] = [Dtype::BF16, Dtype::F32, Dtype::F16];
+
+/// What choices of experts may be stored as.
+pub const INTEGERS: [Dtype; 2] = [Dtype::I32, Dtype::I64];
 
 fn each<const N: usize, T>(bytes: &[u8], number: impl Fn([u8; N]) -> T) -> Vec<T> {
     let (numbers, _) = bytes.as_chunks::<N>();
