@@ -54,7 +54,7 @@ numbered! {
         Aborted = 4,
         /// A check on the host of a rank failed.
         HostCheck = 5,
-        /// A rank is gone: written by the host of each rank that is left, into its own abort word.
+        /// A rank is gone: written by the host of each rank that is left, into a word of its own.
         Lost = 6,
         /// The group of ranks can't be used any more: written as [`Code::Lost`].
         Group = 7,

@@ -12,6 +12,8 @@ pub struct SymmetricPlan {
     pub signals: u64,
     /// A `u64`: who gave up, and why (see [`crate::failure`]); 0 if nobody.
     pub abort: u64,
+    /// A `u64` as `abort`, written by the rank's own host when it knows that others won't come.
+    pub lost: u64,
     /// `u32 [ranks]`: tokens of each rank.
     pub tokens: u64,
     /// `i32 [ranks][max_tokens][top_k]`: experts that each rank chose.
@@ -36,7 +38,8 @@ impl SymmetricPlan {
         let (top_k, hidden) = (top_k as u64, hidden as u64);
         let signals = 0;
         let abort = up(signals + 8 * ranks);
-        let tokens_at = up(abort + 8);
+        let lost = abort + 8;
+        let tokens_at = up(lost + 8);
         let routes = up(tokens_at + 4 * ranks);
         let routes_stride = up(4 * tokens * top_k);
         let x = up(routes + ranks * routes_stride);
@@ -44,6 +47,7 @@ impl SymmetricPlan {
         SymmetricPlan {
             signals,
             abort,
+            lost,
             tokens: tokens_at,
             routes,
             routes_stride,
@@ -71,7 +75,8 @@ mod tests {
             let (r, t) = (u64::from(ranks), u64::from(tokens));
             let (k, h) = (u64::from(top_k), u64::from(hidden));
             assert!(plan.abort >= plan.signals + 8 * r);
-            assert!(plan.tokens >= plan.abort + 8);
+            assert!(plan.lost >= plan.abort + 8);
+            assert!(plan.tokens >= plan.lost + 8);
             assert!(plan.routes >= plan.tokens + 4 * r);
             assert!(plan.routes_stride >= 4 * t * k);
             assert!(plan.x >= plan.routes + r * plan.routes_stride);

@@ -2,5 +2,6 @@
 
 mod errors;
 mod graph;
+mod late;
 mod lost;
 mod numbers;

@@ -46,7 +46,8 @@ pub enum Dtype {
     Bf16,
 }
 
-/// Types, names, bytes, and the bits that fill when NaN is asked for (0 for integers).
+/// Types, names, bytes, and the bits that fill when NaN is asked for (0 for integers): an H200 fills
+/// with a 16-bit NaN, again and again, whatever the type.
 pub(super) const DTYPES: [(Dtype, &str, usize, u64); 10] = [
     (Dtype::U8, "u8", 1, 0),
     (Dtype::U16, "u16", 2, 0),
@@ -54,10 +55,10 @@ pub(super) const DTYPES: [(Dtype, &str, usize, u64); 10] = [
     (Dtype::S32, "s32", 4, 0),
     (Dtype::U64, "u64", 8, 0),
     (Dtype::S64, "s64", 8, 0),
-    (Dtype::F16, "f16", 2, 0x7fff),
-    (Dtype::F32, "f32", 4, 0x7fff_ffff),
-    (Dtype::F64, "f64", 8, 0x7fff_ffff_ffff_ffff),
-    (Dtype::Bf16, "bf16", 2, 0x7fff),
+    (Dtype::F16, "f16", 2, 0x7ff7),
+    (Dtype::F32, "f32", 4, 0x7ff7_7ff7),
+    (Dtype::F64, "f64", 8, 0x7ff7_7ff7_7ff7_7ff7),
+    (Dtype::Bf16, "bf16", 2, 0x7ff7),
 ];
 
 impl Dtype {
@@ -294,6 +295,15 @@ impl TensorMap {
         self.tile[0].saturating_mul(self.dtype.bytes() as u32)
     }
 
+    /// Bytes from one row of the box to the next in shared memory. A swizzle's rows are as long as
+    /// its atom's, also where the box is narrower (so an H200 does it); the rest is left alone.
+    fn row_pitch(&self) -> u32 {
+        match self.swizzle {
+            Swizzle::None => self.row_bytes(),
+            swizzled => self.row_bytes().max(swizzled.span()),
+        }
+    }
+
     /// Elements of the box that are copied in dimension `d`: with an element stride, one
     /// of so many (rounded up).
     fn extent(&self, d: usize) -> u32 {
@@ -304,8 +314,8 @@ impl TensorMap {
         }
     }
 
-    /// Bytes of the box, filled ones included: what `complete_tx` counts and what the box
-    /// occupies in shared memory.
+    /// Bytes of the box, filled ones included: what `complete_tx` counts. Rows that are narrower
+    /// than the swizzle's occupy more in shared memory.
     #[must_use]
     pub fn box_bytes(&self) -> u32 {
         (1..5).fold(self.row_bytes(), |bytes, d| {
@@ -332,8 +342,8 @@ impl TensorMap {
         address.is_multiple_of(self.swizzle.period().max(SHARED_ALIGNMENT))
     }
 
-    /// The runs of the box at these coordinates in shared-memory order; together they cover
-    /// [`Self::box_bytes`].
+    /// The runs of the box at these coordinates in shared-memory order; together they are
+    /// [`Self::box_bytes`] long.
     pub fn boxes(&self, coords: &[i32], direction: Direction) -> Result<Runs<'_>, String> {
         self.validate()?;
         if coords.len() != self.rank {
@@ -467,7 +477,7 @@ impl Iterator for Runs<'_> {
             _ => (width, None),
         };
         let run = Run {
-            shared_offset: self.row * map.row_bytes() + (self.at * size) as u32,
+            shared_offset: self.row * map.row_pitch() + (self.at * size) as u32,
             len: ((end - self.at) * size) as u32,
             global,
         };

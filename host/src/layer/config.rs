@@ -229,17 +229,23 @@ impl MoeConfig {
         }
     }
 
-    /// Rows that each rank has room for. The sizes are within their limits.
+    /// Rows that each rank has room for, at most 2^31.
     pub fn capacity(&self, ranks: usize) -> u32 {
         if let Some(rows) = self.schedule_capacity {
             return rows;
         }
-        let (ranks, experts) = (ranks.max(1) as u64, u64::from(self.experts.max(1)));
+        // Whatever the sizes are, checked or not, no product of these overflows.
+        let (ranks, experts) = (ranks.max(1) as u128, u128::from(self.experts.max(1)));
         let local = experts.div_ceil(ranks);
-        let routes = ranks * u64::from(self.max_tokens) * u64::from(self.top_k);
-        let padding = local * u64::from(SEGMENT - 1);
-        let rows = routes.min(2 * (routes * local).div_ceil(experts)) + padding;
-        rows.next_multiple_of(SEGMENT.into()).min(MAX_ROWS) as u32
+        let tokens = ranks * u128::from(self.max_tokens);
+        let routes = tokens.saturating_mul(u128::from(self.top_k));
+        let share = routes.saturating_mul(local).div_ceil(experts);
+        let padding = local * u128::from(SEGMENT - 1);
+        let rows = routes.min(share.saturating_mul(2)).saturating_add(padding);
+        let segments = rows
+            .div_ceil(SEGMENT.into())
+            .min(MAX_ROWS as u128 / SEGMENT as u128);
+        segments as u32 * SEGMENT
     }
 
     /// The device memory that each rank needs, asked before anything is allocated.
@@ -347,5 +353,50 @@ impl Parts {
     fn schedule(&self) -> u64 {
         let lists: u64 = self.lists().iter().sum();
         4 * (u64::from(self.capacity) + u64::from(self.most_local) + self.routes() + lists + 4)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The largest layer that the limits allow, over all ranks.
+    fn largest(transport: Transport) -> MoeConfig {
+        let config = MoeConfig::new(MAX_EXPERTS, MAX_SIZE, MAX_SIZE, MAX_TOP_K, MAX_TOKENS);
+        config.with_shared(MAX_SIZE).with_transport(transport)
+    }
+
+    #[test]
+    fn the_largest_layer_has_sizes() {
+        let ranks = MAX_RANKS as usize;
+        for transport in [Transport::Peer, Transport::Nccl] {
+            let config = largest(transport);
+            // Twice an even share of 72 * 2^20 * 32 routes is less than the limit.
+            let share = 2 * (1u64 << 25) * 72 * 15 / 1024 + 15 * 127;
+            assert_eq!(
+                u64::from(config.capacity(ranks)),
+                share.next_multiple_of(128)
+            );
+            let memory = config.memory(ranks).unwrap();
+            let slots = 2 * (1u64 << 20 << 5 << 18);
+            assert!(memory.total() > slots, "{memory:?}");
+            let all = config.with_schedule_capacity(1 << 31);
+            let rows = 2 * ((1u64 << 31) << 18);
+            assert!(all.memory(ranks).unwrap().workspace > 3 * rows);
+            let parts = all.parts(ranks);
+            assert_eq!(parts.rows(MAX_SIZE), 1 << 49);
+            assert_eq!(parts.routes(), 1 << 25);
+        }
+    }
+
+    #[test]
+    fn no_size_is_too_large_to_ask_for() {
+        let config = MoeConfig::new(u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX);
+        for ranks in [0, 1, 72, usize::MAX] {
+            assert_eq!(config.capacity(ranks), 1 << 31);
+            assert!(config.memory(ranks).is_err());
+        }
+        let nothing = MoeConfig::new(0, 0, 0, 0, 0);
+        assert_eq!(nothing.capacity(0), 128);
     }
 }

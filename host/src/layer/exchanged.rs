@@ -32,13 +32,13 @@ impl Workspace {
     ) -> Result<Vec<Vec<u8>>> {
         let checked = checked.and_then(|own| self.check_captured(stream).map(|()| own));
         let opened = exchange.open(checked, wait);
-        opened.map_err(|failure| self.failed(failure))
+        opened.map_err(|failure| self.failed(*failure))
     }
 
     /// Collective: whether the call went well on every rank.
     fn closed(&self, exchange: &Exchange, result: Result<()>, wait: Wait) -> Result<()> {
         let closed = exchange.close(result, wait);
-        closed.map_err(|failure| self.failed(failure))
+        closed.map_err(|failure| self.failed(*failure))
     }
 
     /// Copies a few words to the device, and waits for them.

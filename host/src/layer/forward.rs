@@ -9,7 +9,7 @@ use super::check_pointer;
 use super::error::LayerError;
 use super::schedule::Schedule;
 use super::workspace::Workspace;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gemm::{GemmCall, GroupRows, Matrix};
 use crate::memory::DevicePtr;
 use crate::module::Kernel;
@@ -120,7 +120,7 @@ impl MoeLayer {
     /// Collective: enqueues the forward pass of the schedule's tokens.
     ///
     /// `x` and `out` are bf16 `[tokens][hidden]`, `router_weights` f32 `[tokens][top_k]`. `out` is
-    /// filled with NaN if the call fails on the device.
+    /// filled with NaN if the call fails on the device, on another rank, or after an earlier failure.
     ///
     /// # Errors
     /// As [`MoeLayer::schedule`].
@@ -138,37 +138,43 @@ impl MoeLayer {
         stream: &Stream,
     ) -> Result<()> {
         let workspace = &*self.workspace;
-        workspace.status()?;
         let checked = self
             .check_schedule(schedule, stream)
             .and_then(|()| self.check(schedule, x, router_weights, out));
-        let pass = |tokens| Pass {
-            layer: self,
-            schedule,
-            tokens,
-            stream,
-        };
-        let Some(exchange) = workspace.exchange() else {
-            let pass = pass(workspace.or_abort(checked, stream)?);
-            // SAFETY: the same contract.
-            let enqueued = unsafe { pass.enqueue(x, router_weights, out) };
-            return workspace.or_abort(enqueued, stream);
-        };
         let tokens = checked.as_ref().ok().copied();
-        let checked = checked.map(|_| Vec::new());
-        let opened = workspace.opened(&exchange, checked, Wait::Tokens, stream);
-        let Some(tokens) = tokens else {
-            return opened.map(drop);
+        let usable = workspace.status();
+        let passed = match (workspace.exchange(), &usable) {
+            // Every rank has failed, or is told otherwise.
+            (_, Err(_)) => usable,
+            (None, Ok(())) => {
+                let pass = self.pass(schedule, workspace.or_abort(checked, stream)?, stream);
+                // SAFETY: the same contract.
+                let enqueued = unsafe { pass.enqueue(x, router_weights, out) };
+                workspace.or_abort(enqueued, stream)
+            }
+            (Some(exchange), Ok(())) => {
+                let own = checked.map(|_| Vec::new());
+                let opened = workspace.opened(&exchange, own, Wait::Tokens, stream);
+                let pass = self.pass(schedule, tokens.unwrap_or(0), stream);
+                // SAFETY: the same contract; if the check failed, so did the opening.
+                opened.and_then(|_| unsafe { pass.exchanged(&exchange, x, router_weights, out) })
+            }
         };
-        // SAFETY: the same contract.
-        let passed = opened
-            .and_then(|_| unsafe { pass(tokens).exchanged(&exchange, x, router_weights, out) });
-        if passed.is_err() {
+        if let (Err(_), Some(tokens)) = (&passed, tokens) {
             let bytes = 2 * u64::from(tokens) * u64::from(workspace.config.hidden);
             // SAFETY: the same contract. What went wrong before is what is told.
             let _ = unsafe { workspace.fill((out.as_raw(), bytes), 0xff, stream) };
         }
         passed
+    }
+
+    fn pass<'a>(&'a self, schedule: &'a Schedule, tokens: u32, stream: &'a Stream) -> Pass<'a> {
+        Pass {
+            layer: self,
+            schedule,
+            tokens,
+            stream,
+        }
     }
 
     fn check_schedule(&self, schedule: &Schedule, stream: &Stream) -> Result<()> {
@@ -195,7 +201,7 @@ impl MoeLayer {
             check_pointer(what, ptr, tokens.into())?;
         }
         for call in self.calls(schedule).into_iter().flatten() {
-            call.check().map_err(Error::from)?;
+            call.check()?;
         }
         Ok(tokens)
     }

@@ -200,7 +200,7 @@ impl Workspace {
         let backend = self.device.backend().clone();
         // Held by the closure: it may be called as long as the watch lives, which is shorter than
         // the workspace.
-        let (word, beside) = (self.region.own() + self.plan.abort, self.beside.clone());
+        let (word, beside) = (self.region.own() + self.plan.lost, self.beside.clone());
         let give_up = move |error: &GroupError| {
             let (rank, code) = match error {
                 GroupError::RankLost { rank, .. } => (rank.rank, Code::Lost),
@@ -208,7 +208,7 @@ impl Workspace {
                 _ => (rank, Code::Group),
             };
             let value = abort_word(rank as u32, code);
-            // SAFETY: this rank's abort word, which is accessed atomically and lives as long as
+            // SAFETY: this rank's own word, which is accessed atomically and lives as long as
             // the workspace. Should it fail, the deadlines end the wait.
             let _ = unsafe { backend.write_beside(word, value, beside.handle()) };
         };

@@ -113,15 +113,17 @@ pub unsafe fn signal(args: &SignalArgs) {
         let start = reg::globaltimer();
         loop {
             let seen = atom::load_acquire_sys_u64(signal);
-            let abort = atom::load_relaxed_sys_u64((own + rank.plan.abort) as *const u64);
-            let (by, code) = abort_of(abort);
-            let came = seen >= epoch;
+            let mut abort = atom::load_relaxed_sys_u64((own + rank.plan.abort) as *const u64);
             // Who gave up for want of this rank has failed in this very call, however late this
             // rank comes. Any other reason is of a later call where everybody has come.
-            if came && (abort == 0 || code != Code::Deadline as u64) {
+            if seen >= epoch && abort_of(abort).1 != Code::Deadline as u64 {
                 break;
             }
+            if abort == 0 {
+                abort = atom::load_relaxed_sys_u64((own + rank.plan.lost) as *const u64);
+            }
             if abort != 0 {
+                let (by, code) = abort_of(abort);
                 fail(
                     rank,
                     Failure {

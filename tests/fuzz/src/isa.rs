@@ -24,19 +24,6 @@ impl Name {
         self.text.split('.').any(|own| own == part)
     }
 
-    /// Whether an assembler may fuse it with what uses its result: the ISA lets it fuse a product
-    /// whose rounding the name leaves out with an addition (`mul`); ptxas 13.0 drops a conversion
-    /// between f16 and bf16 before another conversion, takes what `set` wrote for 1, fuses signs
-    /// into operands, where a NaN keeps its payload, and computes with constants that were chosen.
-    pub fn may_fuse(&self) -> bool {
-        let rounded = ["rn", "rz", "rm", "rp"].iter().any(|round| self.has(round));
-        match self.opcode() {
-            "mul" => self.op.src()[0].is_float() && !rounded,
-            "cvt" | "set" | "abs" | "neg" | "selp" | "slct" | "mov" => true,
-            _ => false,
-        }
-    }
-
     /// Whether a NaN operand's payload passes into the result, which of several the ISA does not say.
     pub fn passes_payload(&self) -> bool {
         let arithmetic = ["add", "sub", "mul", "fma", "mad", "div", "min", "max"];
@@ -138,9 +125,6 @@ mod tests {
         let catalogue = Catalogue::new(90);
         assert!(catalogue.names.len() > 5000 && catalogue.later > 50);
         let name = |text: &str| &catalogue.names[catalogue.find(text).expect("a name")];
-        assert!(name("mul.f32").may_fuse() && name("mul.ftz.sat.f16x2").may_fuse());
-        assert!(!name("mul.rn.f32").may_fuse() && !name("mul.lo.u32").may_fuse());
-        assert!(!name("add.f32").may_fuse());
         assert!(name("add.f64").passes_payload() && !name("add.f32").passes_payload());
         assert!(catalogue.find("add.f32x2").is_none());
         let all = Catalogue::new(u16::MAX);

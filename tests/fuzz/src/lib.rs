@@ -7,8 +7,8 @@
 //! program that two devices disagree on; [`record`] keeps hashes of a GPU's outputs.
 //!
 //! What the ISA leaves open does not occur: a carry flag is read right behind the instruction that
-//! set it; products whose rounding a name leaves out, which assemblers may fuse with a sum, pass a
-//! zero that only the launch knows; of several f64 operands one may be NaN; positions beyond an
+//! set it; a zero that only the launch knows stands between a result and its use, so that no
+//! assembler fuses or folds the two; of several f64 operands one may be NaN; positions beyond an
 //! operand's range are cut. Integers are divided by zero all the same, where no assembler can see it:
 //! what an H200 gives is known. Approximate results go nowhere but to an output of their own, with
 //! their operands, where [`approximate`] compares them with f64.

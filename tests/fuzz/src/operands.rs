@@ -159,21 +159,30 @@ impl Builder<'_> {
                     if !register.starts_with("%t") {
                         self.flavours.insert(register.clone(), *ty);
                     }
-                    if name.may_fuse() && bits > 8 {
-                        // A zero that no compiler knows stands between it and what uses it.
-                        let zero = match bits {
-                            16 => "%zeroh",
-                            32 => "%zero",
-                            _ => "%zerod",
-                        };
-                        step.after.push((
-                            false,
-                            format!("xor.b{bits} {register}, {register}, {zero};"),
-                        ));
-                    }
+                    self.detach(register, bits, &mut step.after);
                 }
             }
         }
+    }
+
+    /// Keeps ptxas from seeing through a register: a zero that only the launch knows stands between
+    /// an instruction and what uses its result. The ISA lets assemblers fuse a product whose
+    /// rounding the name leaves out with a sum; ptxas 13.0 also drops a conversion between f16 and
+    /// bf16 before another, takes what `set` wrote for 1, moves signs into operands, where a NaN
+    /// keeps its payload, and goes wrong about predicates that it has seen branch.
+    fn detach(&self, register: &str, bits: u32, to: &mut Vec<(bool, String)>) {
+        let lines = match bits {
+            1 => vec![
+                "xor.b32 %tr0, %tr0, %zero;".into(),
+                format!("setp.ne.u32 {register}, %tr0, 0;"),
+            ],
+            16 => vec![format!("xor.b16 {register}, {register}, %zeroh;")],
+            32 => vec![format!("xor.b32 {register}, {register}, %zero;")],
+            64 => vec![format!("xor.b64 {register}, {register}, %zerod;")],
+            // Bytes are converted before they are used.
+            _ => Vec::new(),
+        };
+        to.extend(lines.into_iter().map(|line| (false, line)));
     }
 
     /// Registers for the results.

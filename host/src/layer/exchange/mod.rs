@@ -32,6 +32,14 @@ pub(super) struct Failure {
     pub kept: LayerError,
 }
 
+impl Failure {
+    /// One that the call tells as it is kept.
+    fn of(kept: LayerError) -> Box<Failure> {
+        let told = kept.clone().into();
+        Box::new(Failure { told, kept })
+    }
+}
+
 /// The ranks of a workspace, and what carries rows between them.
 #[derive(Debug)]
 pub(super) struct Exchange {
@@ -67,13 +75,13 @@ impl Exchange {
     }
 
     /// Collective, at the start of a call: every rank's bytes, if all checks passed.
-    pub fn open(&self, checked: Result<Vec<u8>>, wait: Wait) -> Result<Vec<Vec<u8>>, Failure> {
+    pub fn open(&self, checked: Result<Vec<u8>>, wait: Wait) -> Result<Vec<Vec<u8>>, Box<Failure>> {
         let rank = self.group.rank() as u32;
         self.meet(checked, wait, |_| LayerError::HostCheck { rank })
     }
 
     /// Collective, at the end of a call: whether it went well everywhere.
-    pub fn close(&self, result: Result<()>, wait: Wait) -> Result<(), Failure> {
+    pub fn close(&self, result: Result<()>, wait: Wait) -> Result<(), Box<Failure>> {
         let kept = |error: &Error| match error {
             Error::Layer(error) => error.clone(),
             other => LayerError::Group {
@@ -90,7 +98,7 @@ impl Exchange {
         own: Result<Vec<u8>>,
         wait: Wait,
         kept: impl FnOnce(&Error) -> LayerError,
-    ) -> Result<Vec<Vec<u8>>, Failure> {
+    ) -> Result<Vec<Vec<u8>>, Box<Failure>> {
         let deadline = self.config.deadline(wait);
         self.group.set_timeout(deadline);
         // Which call it is goes along: they all meet here, so the group can't tell them apart.
@@ -106,31 +114,24 @@ impl Exchange {
             }
             (Ok(_), Err(error)) => {
                 let kept = of_group(error, wait, deadline);
-                Err(Failure {
-                    told: kept.clone().into(),
-                    kept,
-                })
+                Err(Failure::of(kept))
             }
-            (Err(told), _) => Err(Failure {
-                kept: kept(&told),
-                told,
-            }),
+            (Err(told), _) => {
+                let kept = kept(&told);
+                Err(Box::new(Failure { told, kept }))
+            }
         }
     }
 
     /// Ranks came with different calls, which all of them see.
-    fn different(&self, rank: usize, wait: Wait) -> Failure {
+    fn different(&self, rank: usize, wait: Wait) -> Box<Failure> {
         let own = self.group.rank();
-        let kept = LayerError::Group {
+        Failure::of(LayerError::Group {
             text: format!(
                 "rank {rank} and rank {own} made different calls: all ranks make the same calls in the same order"
             ),
             wait: WaitName(Some(wait)),
-        };
-        Failure {
-            told: kept.clone().into(),
-            kept,
-        }
+        })
     }
 
     /// Collective: an all-to-all of these parts, one for each rank, its own among them.

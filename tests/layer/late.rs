@@ -1,0 +1,55 @@
+//! A rank that comes when the others have given up waiting for it: the call ends on every rank.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mok::layer::{Group, LayerError, MoeConfig};
+use mok::{Error, Result};
+use mok_tests::layer::{Problem, Routing};
+use mok_tests::rank::Rank;
+
+use super::numbers::ranks;
+
+/// All rows are of one rank, which the others don't wait for as long as it needs.
+fn passes(progress: Duration) -> Vec<Result<()>> {
+    let config = MoeConfig::new(3, 64, 512, 1, 200)
+        .with_schedule_capacity(640)
+        .with_deadlines(Duration::from_secs(600), progress);
+    let problem = Problem::new(config, &[200, 200, 200], Routing::OneExpert, 1);
+    let groups = Group::threads(3).unwrap();
+    std::thread::scope(|scope| {
+        let problem = &problem;
+        let threads: Vec<_> = ranks(3, 5)
+            .into_iter()
+            .zip(groups)
+            .map(|(device, group)| {
+                scope.spawn(move || {
+                    let group = Arc::new(group);
+                    let mut rank = Rank::new(problem, &device, &group).unwrap();
+                    let passed = rank.output();
+                    assert_eq!(rank.outputs_are_nan(), passed.is_err());
+                    // Nobody goes before all have seen what came of it.
+                    rank.workspace.recover().unwrap();
+                    passed.map(drop)
+                })
+            })
+            .collect();
+        let joined = threads.into_iter().map(|thread| thread.join().unwrap());
+        joined.collect()
+    })
+}
+
+#[test]
+fn the_late_rank_fails_with_the_others() {
+    for passed in passes(Duration::from_secs(30)) {
+        passed.unwrap();
+    }
+    for (rank, passed) in passes(Duration::from_micros(50)).into_iter().enumerate() {
+        let error = passed.unwrap_err();
+        let told = matches!(
+            error,
+            Error::Layer(LayerError::Deadline { .. } | LayerError::Aborted { .. })
+        );
+        assert!(told, "rank {rank}: {error}");
+    }
+}
