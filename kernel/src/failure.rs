@@ -6,7 +6,7 @@
 /// Words of the record.
 pub const RECORD_WORDS: usize = 8;
 
-/// What a word of the record holds. [`CODE`] is written last.
+/// What a word of the record holds. [`word::CODE`] is written last.
 pub mod word {
     /// A [`Code`](super::Code).
     pub const CODE: usize = 0;
@@ -58,6 +58,8 @@ numbered! {
         Lost = 6,
         /// The group of ranks can't be used any more: written as [`Code::Lost`].
         Group = 7,
+        /// A peer waits for something else: ranks made different calls.
+        Different = 8,
     }
 }
 
@@ -73,6 +75,16 @@ numbered! {
         /// All ranks' results to be there.
         Results = 4,
     }
+}
+
+/// The word that tells a peer which wait this rank has come to, and for what.
+pub const fn signal_word(epoch: u64, wait: u64) -> u64 {
+    epoch << 3 | wait
+}
+
+/// The epoch of a signal, and what for.
+pub const fn signal_of(word: u64) -> (u64, u64) {
+    (word >> 3, word & 7)
 }
 
 /// The word that tells peers that a rank gave up; never 0.

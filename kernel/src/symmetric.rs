@@ -8,7 +8,7 @@ use crate::route::SEGMENT;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct SymmetricPlan {
-    /// `u64 [ranks]`: the epoch that each peer has reached.
+    /// `u64 [ranks]`: the wait that each peer has come to (see [`crate::failure::signal_word`]).
     pub signals: u64,
     /// A `u64`: who gave up, and why (see [`crate::failure`]); 0 if nobody.
     pub abort: u64,

@@ -344,18 +344,33 @@ fn an_exchange_is_not_captured() {
 
 #[test]
 fn different_calls_are_everybodys_error() {
-    let exchanged = config().with_transport(Transport::Nccl);
-    let errors = on_all(&exchanged, |rank| {
-        rank.schedule(TOKENS).unwrap();
-        let error = match rank.group.rank() {
-            2 => layer_error(rank.forward()),
-            _ => layer_error(rank.schedule(TOKENS)),
-        };
-        recovers(rank).unwrap();
-        error.to_string()
-    });
-    for text in errors {
-        assert!(text.contains("made different calls"), "{text}");
+    for transport in BOTH {
+        for other in [0, 2] {
+            let errors = on_all(&config().with_transport(transport), |rank| {
+                rank.schedule(TOKENS).unwrap();
+                rank.workspace.synchronize(&rank.stream).unwrap();
+                rank.group.barrier().unwrap();
+                let called = if rank.group.rank() == other {
+                    rank.forward()
+                } else {
+                    rank.schedule(TOKENS)
+                };
+                let told = called.and_then(|()| rank.workspace.synchronize(&rank.stream));
+                let error = layer_error(told);
+                recovers(rank).unwrap();
+                error
+            });
+            let text = errors[other].to_string();
+            assert!(text.contains("the same calls"), "{text}");
+            for error in errors {
+                let told = match &error {
+                    LayerError::Different { .. } => true,
+                    LayerError::Aborted { reason, .. } => reason.contains("different calls"),
+                    _ => false,
+                };
+                assert!(told, "{transport:?}: {error}");
+            }
+        }
     }
 }
 

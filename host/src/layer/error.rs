@@ -159,6 +159,18 @@ pub enum LayerError {
         /// Which wait.
         wait: WaitName,
     },
+    /// Ranks made different calls.
+    #[error(
+        "rank {rank} waits for {theirs}, this rank for {own}: all ranks make the same calls in the same order"
+    )]
+    Different {
+        /// Another rank.
+        rank: u32,
+        /// What that one waits for.
+        theirs: WaitName,
+        /// What this one waits for.
+        own: WaitName,
+    },
     /// Ranks did not come to a call.
     #[error("ranks {ranks:?} did not come to the wait for {wait} within {deadline:?}")]
     Late {
@@ -265,12 +277,18 @@ pub(super) fn of_record(words: &[u64]) -> Option<LayerError> {
             reason: match Code::from_number(at(word::EXPECTED)) {
                 Some(Code::Deadline) => "a peer did not come within its deadline",
                 Some(Code::HostCheck) => "a check on its host failed",
+                Some(Code::Different) => "ranks made different calls",
                 _ => "of an error on its device",
             }
             .into(),
         },
         Some(Code::HostCheck) => LayerError::HostCheck { rank },
         Some(Code::Lost) => LayerError::Lost { rank, how: None },
+        Some(Code::Different) => LayerError::Different {
+            rank,
+            theirs: WaitName(Wait::from_number(at(word::SEEN))),
+            own: wait,
+        },
         Some(Code::Group) | None => LayerError::BadRecord {
             words: words.to_vec(),
         },

@@ -3,7 +3,8 @@
 //! A [`Group`] of ranks; on each a [`Workspace`], shared by the layers of one shape; a
 //! [`MoeLayer`] with its weights; a [`Schedule`] for each choice of experts. `schedule` and
 //! `forward` enqueue on a stream and return; what goes wrong on a device is told by
-//! [`Workspace::status`], by [`Workspace::synchronize`], or by the next call.
+//! [`Workspace::status`], by [`Workspace::synchronize`], or by the next call. Where ranks don't reach
+//! each other's memory, [`Transport::Nccl`] moves the same rows, and its calls wait for the host.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Waiting for the other ranks, and giving up.
 
 use crate::block_sync;
-use crate::failure::{Code, abort_of, abort_word, word};
+use crate::failure::{Code, abort_of, abort_word, signal_of, signal_word, word};
 use crate::ptx::{atom, global, reg};
 use crate::unfused::{AbortArgs, RankArgs, STATE_EPOCH, STATE_FAILED, SignalArgs};
 
@@ -107,16 +107,32 @@ pub unsafe fn signal(args: &SignalArgs) {
     // rank's; the abort word is accessed atomically.
     unsafe {
         let theirs = region(rank, peer) + rank.plan.signals + 8 * rank.rank as u64;
-        atom::store_release_sys_u64(theirs as *mut u64, epoch);
+        atom::store_release_sys_u64(theirs as *mut u64, signal_word(epoch, args.wait));
         let own = region(rank, rank.rank);
         let signal = (own + rank.plan.signals + 8 * peer as u64) as *const u64;
         let start = reg::globaltimer();
         loop {
-            let seen = atom::load_acquire_sys_u64(signal);
+            let (seen, theirs) = signal_of(atom::load_acquire_sys_u64(signal));
             let mut abort = atom::load_relaxed_sys_u64((own + rank.plan.abort) as *const u64);
-            // Who gave up for want of this rank has failed in this very call, however late this
-            // rank comes. Any other reason is of a later call where everybody has come.
-            if seen >= epoch && abort_of(abort).1 != Code::Deadline as u64 {
+            let code = abort_of(abort).1;
+            // Who gave up for want of this rank, or for what it does, has failed in this very call,
+            // however late this rank comes. Any other reason is of a later call where everybody has
+            // come.
+            let this_call = code == Code::Deadline as u64 || code == Code::Different as u64;
+            if seen == epoch && theirs != args.wait {
+                // A rank that sees this goes no further, so whoever differs from it sees it too.
+                let failure = Failure {
+                    code: Code::Different,
+                    rank: peer,
+                    place: args.wait,
+                    k: 0,
+                    expected: args.wait,
+                    seen: theirs,
+                };
+                give_up(rank, failure);
+                break;
+            }
+            if seen >= epoch && !this_call {
                 break;
             }
             if abort == 0 {
@@ -138,24 +154,34 @@ pub unsafe fn signal(args: &SignalArgs) {
                 break;
             }
             if reg::globaltimer().wrapping_sub(start) > args.deadline {
-                fail(
-                    rank,
-                    Failure {
-                        code: Code::Deadline,
-                        rank: peer,
-                        place: args.wait,
-                        k: 0,
-                        expected: epoch,
-                        seen,
-                    },
-                );
-                let mut other = 0;
-                while other < rank.ranks {
-                    tell(rank, other, Code::Deadline);
-                    other += 1;
-                }
+                let failure = Failure {
+                    code: Code::Deadline,
+                    rank: peer,
+                    place: args.wait,
+                    k: 0,
+                    expected: epoch,
+                    seen,
+                };
+                give_up(rank, failure);
                 break;
             }
+        }
+    }
+}
+
+/// Fails, and tells every rank, this one's other threads among them.
+///
+/// # Safety
+/// `args` describes live memory.
+#[inline(always)]
+unsafe fn give_up(args: &RankArgs, failure: Failure) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        fail(args, failure);
+        let mut other = 0;
+        while other < args.ranks {
+            tell(args, other, failure.code);
+            other += 1;
         }
     }
 }

@@ -106,10 +106,14 @@ impl Exchange {
         let met = self.group.try_all_gather(own.as_ref().map(tagged));
         match (own, met) {
             (Ok(_), Ok(mut all)) => {
-                let other = |own: &mut Vec<u8>| own.pop() != Some(wait as u8);
-                match all.iter_mut().position(other) {
+                let tags: Vec<Option<u8>> = all.iter_mut().map(Vec::pop).collect();
+                match tags.iter().position(|&tag| tag != Some(wait as u8)) {
                     None => Ok(all),
-                    Some(rank) => Err(self.different(rank, wait)),
+                    Some(rank) => Err(Failure::of(LayerError::Different {
+                        rank: rank as u32,
+                        theirs: WaitName(tags[rank].and_then(|tag| Wait::from_number(tag.into()))),
+                        own: WaitName(Some(wait)),
+                    })),
                 }
             }
             (Ok(_), Err(error)) => {
@@ -121,17 +125,6 @@ impl Exchange {
                 Err(Box::new(Failure { told, kept }))
             }
         }
-    }
-
-    /// Ranks came with different calls, which all of them see.
-    fn different(&self, rank: usize, wait: Wait) -> Box<Failure> {
-        let own = self.group.rank();
-        Failure::of(LayerError::Group {
-            text: format!(
-                "rank {rank} and rank {own} made different calls: all ranks make the same calls in the same order"
-            ),
-            wait: WaitName(Some(wait)),
-        })
     }
 
     /// Collective: an all-to-all of these parts, one for each rank, its own among them.
