@@ -10,6 +10,7 @@ mod large;
 mod layer;
 mod library;
 mod outcome;
+mod shapes;
 mod wgmma;
 
 use libtest_mimic::Arguments;
@@ -28,6 +29,10 @@ fn main() {
     trials.extend(gemm::trials(|_| true));
     trials.extend(library::trials());
     trials.extend(layer::trials());
+    if std::env::var_os("MOK_TEST_ALL").is_some() {
+        // Minutes, tens of gigabytes, and NCCL.
+        trials.extend(shapes::trials());
+    }
     trials.extend(large::trials());
     trials.extend(faults::trials());
     if let Some(reason) = mok_tests::no_gpu() {
