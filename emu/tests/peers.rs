@@ -40,6 +40,30 @@ wait:
     @%p bra wait;
     ret;
 }
+.visible .entry leave_early(.param .u64 data, .param .u64 flag) {
+    .reg .b64 %f, %start, %now;
+    .reg .b32 %v, %t;
+    .reg .pred %p;
+    ld.param.u64 %f, [flag];
+    mov.u32 %t, %tid.x;
+    setp.ne.u32 %p, %t, 0;
+    @%p bra other;
+wait:
+    ld.acquire.sys.global.u32 %v, [%f];
+    setp.eq.u32 %p, %v, 0;
+    @%p bra wait;
+    ret;
+other:
+    mov.u64 %start, %globaltimer;
+stay:
+    ld.relaxed.sys.global.u32 %v, [%f+4];
+    mov.u64 %now, %globaltimer;
+    sub.u64 %now, %now, %start;
+    setp.lt.u64 %p, %now, 1000000;
+    @%p bra stay;
+    st.global.u32 [%f+8], 1;
+    ret;
+}
 .visible .entry read(.param .u64 data, .param .u64 flag) {
     .reg .b64 %d;
     .reg .b32 %v;
@@ -89,13 +113,21 @@ fn pair(config: Config) -> Pair {
     let mut machine = Machine::new(Config { gpus: 2, ..config });
     let program = Program::load(&mut machine, 0, KERNELS).unwrap();
     let data = machine.memory.alloc(0, 4).unwrap();
-    let flag = machine.memory.alloc(1, 4).unwrap();
-    machine.memory.host_fill(flag, 0, 4).unwrap();
+    let flag = machine.memory.alloc(1, 12).unwrap();
+    machine.memory.host_fill(flag, 0, 12).unwrap();
     Pair {
         machine,
         program,
         params: [data.to_le_bytes(), flag.to_le_bytes()].concat(),
         data,
+    }
+}
+
+fn threads(entry: &str) -> u32 {
+    match entry {
+        "late_warp" => 64,
+        "leave_early" => 2,
+        _ => 1,
     }
 }
 
@@ -105,7 +137,7 @@ impl Pair {
             entry: Arc::clone(self.program.entry(entry).unwrap()),
             gpu,
             grid: [1; 3],
-            block: [if entry == "late_warp" { 64 } else { 1 }, 1, 1],
+            block: [threads(entry), 1, 1],
             cluster: [1; 3],
             dynamic_shared: 0,
             params: self.params.clone(),
@@ -148,6 +180,25 @@ fn what_a_peer_released_is_known_to_later_launches() {
             "{}",
             findings[0].message
         );
+    }
+}
+
+/// A thread that has ended has left what it acquired to later launches, however long others of its
+/// warp go on.
+#[test]
+fn what_a_thread_acquired_that_ended_early_is_known_to_later_launches() {
+    for seed in 0..20 {
+        let config = || Config {
+            seed,
+            ..Config::default()
+        };
+        let of = |release| {
+            let launches = [(0, "write"), (0, release), (1, "leave_early"), (1, "read")];
+            pair(config()).run(&launches)
+        };
+        assert_eq!(of("release"), (Outcome::Done, vec![]), "seed {seed}");
+        let kinds: Vec<_> = of("relaxed").1.iter().map(|found| found.kind).collect();
+        assert!(kinds.contains(&FindingKind::Race), "seed {seed}: {kinds:?}");
     }
 }
 

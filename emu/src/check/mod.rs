@@ -134,8 +134,9 @@ impl Check {
             next.checked_sub(1).is_none_or(|at| owners[at].1 != gpu)
         };
         if let Some(history) = self.histories.get_mut(gpu) {
-            for group in &state.groups {
-                history.join(&group.known.seen.only(foreign));
+            let living = state.groups.iter().map(|group| &group.known.seen);
+            for seen in living.chain([&state.left]) {
+                history.join(&seen.only(foreign));
             }
         }
     }

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::clock::{Agent, Domain, Known, Released};
+use super::clock::{Agent, Clock, Domain, Known, Released};
 use super::registers::{Flight, Plan};
 use super::unwritten::{Taint, Written};
 use crate::code::{Entry, Scope};
@@ -112,6 +112,8 @@ impl Group {
 #[derive(Debug)]
 pub(super) struct WarpState {
     pub groups: Vec<Group>,
+    /// What threads that have ended knew: the warp's end tells it, its living threads don't know it.
+    pub left: Clock,
     /// The last clock of each agent of a lane.
     clocks: [u32; 32],
     /// wgmma groups committed, and how many of them are complete.
@@ -140,6 +142,7 @@ impl WarpState {
         group.known.seen.raise(first, 1);
         WarpState {
             groups: vec![group],
+            left: Clock::default(),
             clocks: [0; 32],
             products: (0, 0),
             copies: 0,
@@ -157,7 +160,14 @@ impl WarpState {
         {
             return;
         }
-        self.groups.retain(|group| group.mask & live != 0);
+        let left = &mut self.left;
+        self.groups.retain(|group| {
+            let lives = group.mask & live != 0;
+            if !lives {
+                left.join(&group.known.seen);
+            }
+            lives
+        });
         for at in 0..self.groups.len() {
             let group = &mut self.groups[at];
             group.mask &= live;
