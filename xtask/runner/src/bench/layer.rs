@@ -241,7 +241,7 @@ pub fn run(args: &Args) -> Result<bool> {
             progress.at(format!("{name}, {ranks} ranks: data"));
             let inputs = Arc::new(Inputs::new(shape, ranks, args.routing, args.seed));
             let load = inputs.write(folder.path())?;
-            baseline.load(&load).with_context(|| format!("{name}"))?;
+            baseline.load(&load).with_context(|| name.to_string())?;
             let ours = Ours::start(&inputs, &transports)?;
             let timing = rounds(
                 args,
