@@ -7,12 +7,11 @@ use clap::{Parser, Subcommand};
 use comfy_table::{Table, presets};
 use half::bf16;
 use mok::gemm::{Form, GemmCall, GroupedGemm, MAX_GROUPS, Matrix};
-use mok::{Buffer, Device, Groups, fill, kernels};
+use mok::{Buffer, Device, Groups, fill};
 use serde::Serialize;
 
 use crate::backend;
-use crate::golden::{image_name, sha256};
-use crate::place;
+use crate::machine::Machine;
 use crate::progress::Progress;
 
 /// Time kernels on a GPU
@@ -122,12 +121,8 @@ impl Args {
 #[derive(Serialize)]
 struct Report {
     schema: &'static str,
-    device: String,
-    driver: String,
-    arch: &'static str,
-    image: &'static str,
-    ptx_sha256: String,
-    commit: Option<String>,
+    #[serde(flatten)]
+    machine: Machine,
     sms: u32,
     results: Vec<Timing>,
 }
@@ -161,7 +156,6 @@ fn gemm(args: &Args) -> Result<bool> {
     );
     let shapes = args.shapes()?;
     let device = backend::require("bench gemm", args.device)?;
-    let arch = device.arch()?;
     let sms = args.sms.unwrap_or(device.sm_count());
     let gemm = GroupedGemm::new(&device)?.with_sms(sms)?;
     let progress = Progress::new(3 * shapes.len());
@@ -172,13 +166,7 @@ fn gemm(args: &Args) -> Result<bool> {
     drop(progress);
     let report = Report {
         schema: "mok-bench/1",
-        device: device.name().to_owned(),
-        driver: backend::driver(&device),
-        arch: arch.name(),
-        image: image_name(device.kernels()?.image()),
-        ptx_sha256: kernels::embedded(arch)
-            .map_or_else(String::new, |code| sha256(code.ptx.as_bytes())),
-        commit: place::commit(),
+        machine: Machine::of(&device)?,
         sms,
         results,
     };
@@ -200,12 +188,12 @@ fn gemm(args: &Args) -> Result<bool> {
     println!("{table}\n");
     println!(
         "{}, {}, {} SMs, {}\nPTX {}\ncommit {}",
-        report.device,
-        report.driver,
+        report.machine.device,
+        report.machine.driver,
         report.sms,
-        report.image,
-        report.ptx_sha256,
-        report.commit.as_deref().unwrap_or("unknown")
+        report.machine.image,
+        report.machine.ptx_sha256,
+        report.machine.commit()
     );
     Ok(true)
 }

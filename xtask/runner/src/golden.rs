@@ -7,11 +7,11 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use mok::gemm::{Form, Sink};
 use mok::oracle::{EXACT, ROUNDED};
-use mok::{Image, kernels};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::backend;
+use crate::machine::Machine;
 use crate::place;
 use crate::products::{Product, Products};
 use crate::progress::Progress;
@@ -48,12 +48,8 @@ const INPUTS: &str = "mok::fill: normal(seed, len, deviation) or integers(seed, 
 #[derive(Serialize)]
 struct Record {
     schema: &'static str,
-    device: String,
-    driver: String,
-    arch: &'static str,
-    image: &'static str,
-    ptx_sha256: String,
-    commit: Option<String>,
+    #[serde(flatten)]
+    machine: Machine,
     /// How the inputs are made again.
     inputs: &'static str,
     outputs: Vec<Output>,
@@ -83,14 +79,6 @@ pub fn sha256(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Whether cubins or PTX were loaded.
-pub fn image_name(image: Image) -> &'static str {
-    match image {
-        Image::Cubin => "cubin",
-        Image::Ptx => "ptx",
-    }
-}
-
 /// `xtask golden`.
 pub fn run(args: &Args) -> Result<bool> {
     let device = backend::require("golden", args.device)?;
@@ -98,9 +86,6 @@ pub fn run(args: &Args) -> Result<bool> {
         Some(folder) => folder.clone(),
         None => place::golden()?,
     };
-    let arch = device.arch()?;
-    let image = device.kernels()?.image();
-    let ptx = kernels::embedded(arch).map_or("", |code| code.ptx);
     let shape = Shape {
         groups: vec![33, 0, 1, 130],
         n: 136,
@@ -143,12 +128,7 @@ pub fn run(args: &Args) -> Result<bool> {
     }
     let record = Record {
         schema: "mok-golden/1",
-        device: device.name().to_owned(),
-        driver: backend::driver(&device),
-        arch: arch.name(),
-        image: image_name(image),
-        ptx_sha256: sha256(ptx.as_bytes()),
-        commit: place::commit(),
+        machine: Machine::of(&device)?,
         inputs: INPUTS,
         outputs,
     };

@@ -7,6 +7,7 @@ mod emu;
 mod fuzz;
 mod golden;
 mod host_checks;
+mod machine;
 #[path = "../../src/pipes.rs"]
 mod pipes;
 mod place;

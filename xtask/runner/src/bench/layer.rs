@@ -10,14 +10,13 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use comfy_table::{Table, presets};
 use half::bf16;
+use mok::fill;
 use mok::layer::Transport;
-use mok::{fill, kernels};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::backend;
-use crate::golden::{image_name, sha256};
-use crate::place;
+use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::run::routing::{self, Routes, Routing};
 use crate::run::shape::LayerShape;
@@ -148,12 +147,8 @@ fn slowest(ranks: &[Vec<f32>]) -> Vec<f32> {
 #[derive(Serialize)]
 struct Report {
     schema: &'static str,
-    device: String,
-    driver: String,
-    arch: &'static str,
-    image: &'static str,
-    ptx_sha256: String,
-    commit: Option<String>,
+    #[serde(flatten)]
+    machine: Machine,
     baseline: Value,
     arguments: Vec<String>,
     results: Vec<Timing>,
@@ -216,16 +211,9 @@ pub fn run(args: &Args) -> Result<bool> {
     let all = [Transport::Peer, Transport::Nccl];
     let transports: Vec<Transport> = all.into_iter().filter(|&one| wanted(one)).collect();
     let device = backend::require("bench layer", 0)?;
-    let arch = device.arch()?;
     let mut report = Report {
         schema: "mok-bench-layer/1",
-        device: device.name().to_owned(),
-        driver: backend::driver(&device),
-        arch: arch.name(),
-        image: image_name(device.kernels()?.image()),
-        ptx_sha256: kernels::embedded(arch)
-            .map_or_else(String::new, |code| sha256(code.ptx.as_bytes())),
-        commit: place::commit(),
+        machine: Machine::of(&device)?,
         baseline: Value::Null,
         arguments: std::env::args().skip(1).collect(),
         results: Vec::new(),
@@ -400,11 +388,11 @@ fn show(report: &Report, json: bool) -> Result<()> {
     println!("{table}\n");
     println!(
         "{}, {}, {}\nPTX {}\ncommit {}\nbaseline {}",
-        report.device,
-        report.driver,
-        report.image,
-        report.ptx_sha256,
-        report.commit.as_deref().unwrap_or("unknown"),
+        report.machine.device,
+        report.machine.driver,
+        report.machine.image,
+        report.machine.ptx_sha256,
+        report.machine.commit(),
         report.baseline
     );
     Ok(())
