@@ -10,6 +10,7 @@ use mok::layer::{Group, MoeConfig, MoeLayer, Schedule, Transport, Weights, Works
 use mok::oracle::{EXACT, Expert, Layer, ROUNDED, Tokens};
 use mok::{Buffer, Device, fill};
 use mok_kernel::route::first_expert;
+use mok_tests::rank::on_ranks;
 
 use crate::{Outcome, trial};
 
@@ -213,24 +214,12 @@ fn run(shape: &Shape) -> Outcome {
     let both = [Transport::Peer, Transport::Nccl];
     let mut outputs: Vec<Vec<bf16>> = Vec::new();
     for ranks in 1..=Device::cuda_count()?.min(2) {
-        let groups = Group::threads(ranks)?;
-        let devices = (0..ranks)
-            .map(Device::cuda)
-            .collect::<mok::Result<Vec<_>>>()?;
-        let data = &data;
-        let parts = std::thread::scope(|scope| {
-            let threads: Vec<_> = devices
-                .into_iter()
-                .zip(groups)
-                .map(|(device, group)| {
-                    scope.spawn(move || rank(shape, data, &device, &Arc::new(group), &both))
-                })
-                .collect();
-            let joined = threads
-                .into_iter()
-                .map(|thread| thread.join().expect("no panic"));
-            joined.collect::<mok::Result<Vec<_>>>()
-        })?;
+        let devices = (0..ranks).map(Device::cuda);
+        let devices = devices.collect::<mok::Result<Vec<_>>>()?;
+        let parts = on_ranks(devices, |device, group| {
+            rank(shape, &data, &device, &group, &both)
+        });
+        let parts = parts.into_iter().collect::<mok::Result<Vec<_>>>()?;
         outputs.push(parts.concat());
     }
     if outputs.iter().any(|other| other != &outputs[0]) {

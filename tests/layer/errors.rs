@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use mok::layer::{Group, LayerError, MoeConfig, Schedule, Transport, Workspace};
 use mok::{Device, DevicePtr, EmulatorConfig, Error, Result};
 use mok_tests::layer::{Problem, Routing};
-use mok_tests::rank::Rank;
+use mok_tests::rank::{Rank, on_ranks};
 
 use super::numbers::ranks;
 
@@ -37,27 +37,11 @@ fn recovers(rank: &mut Rank) -> Result<()> {
 
 /// Runs something on every rank of a group.
 fn on_all<T: Send>(config: &MoeConfig, run: impl Fn(&mut Rank) -> T + Sync) -> Vec<T> {
-    let devices = ranks(RANKS, 4);
-    let groups = Group::threads(RANKS).unwrap();
-    std::thread::scope(|scope| {
-        let run = &run;
-        let threads: Vec<_> = devices
-            .into_iter()
-            .zip(groups)
-            .map(|(device, group)| {
-                scope.spawn(move || {
-                    let mut rank = Rank::new(&problem(*config), &device, &Arc::new(group)).unwrap();
-                    let result = run(&mut rank);
-                    rank.group.barrier().unwrap();
-                    assert!(rank.device.is_emulated());
-                    result
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
+    on_ranks(ranks(RANKS, 4), |device, group| {
+        let mut rank = Rank::new(&problem(*config), &device, &group).unwrap();
+        let result = run(&mut rank);
+        group.barrier().unwrap();
+        result
     })
 }
 
@@ -240,25 +224,9 @@ fn a_rank_that_does_not_come_ends_the_others_wait() {
 
 /// What each rank gets that makes a workspace with a configuration of its own.
 fn disagreeing(own: impl Fn(usize) -> MoeConfig + Sync) -> Vec<String> {
-    let devices = ranks(RANKS, 0);
-    let groups = Group::threads(RANKS).unwrap();
-    std::thread::scope(|scope| {
-        let own = &own;
-        let threads: Vec<_> = devices
-            .into_iter()
-            .zip(groups)
-            .map(|(device, group)| {
-                scope.spawn(move || {
-                    let config = own(group.rank());
-                    let made = Workspace::new(&device, &Arc::new(group), &config);
-                    made.unwrap_err().to_string()
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
+    on_ranks(ranks(RANKS, 0), |device, group| {
+        let made = Workspace::new(&device, &group, &own(group.rank()));
+        made.unwrap_err().to_string()
     })
 }
 

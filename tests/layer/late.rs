@@ -1,12 +1,11 @@
 //! A rank that comes when the others have given up waiting for it: the call ends on every rank.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use mok::layer::{Group, LayerError, MoeConfig};
+use mok::layer::{LayerError, MoeConfig};
 use mok::{Error, Result};
 use mok_tests::layer::{Problem, Routing};
-use mok_tests::rank::Rank;
+use mok_tests::rank::{Rank, on_ranks};
 
 use super::numbers::ranks;
 
@@ -16,26 +15,13 @@ fn passes(progress: Duration) -> Vec<Result<()>> {
         .with_schedule_capacity(640)
         .with_deadlines(Duration::from_secs(600), progress);
     let problem = Problem::new(config, &[200, 200, 200], Routing::OneExpert, 1);
-    let groups = Group::threads(3).unwrap();
-    std::thread::scope(|scope| {
-        let problem = &problem;
-        let threads: Vec<_> = ranks(3, 5)
-            .into_iter()
-            .zip(groups)
-            .map(|(device, group)| {
-                scope.spawn(move || {
-                    let group = Arc::new(group);
-                    let mut rank = Rank::new(problem, &device, &group).unwrap();
-                    let passed = rank.output();
-                    assert_eq!(rank.outputs_are_nan(), passed.is_err());
-                    // Nobody goes before all have seen what came of it.
-                    rank.workspace.recover().unwrap();
-                    passed.map(drop)
-                })
-            })
-            .collect();
-        let joined = threads.into_iter().map(|thread| thread.join().unwrap());
-        joined.collect()
+    on_ranks(ranks(3, 5), |device, group| {
+        let mut rank = Rank::new(&problem, &device, &group).unwrap();
+        let passed = rank.output();
+        assert_eq!(rank.outputs_are_nan(), passed.is_err());
+        // Nobody goes before all have seen what came of it.
+        rank.workspace.recover().unwrap();
+        passed.map(drop)
     })
 }
 

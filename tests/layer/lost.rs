@@ -1,11 +1,10 @@
 //! A rank that goes away in the middle of a call ends the others' waits at once.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mok::layer::{Group, LayerError, MoeConfig, Transport};
+use mok::layer::{LayerError, MoeConfig, Transport};
 use mok::{Error, Result};
-use mok_tests::rank::Rank;
+use mok_tests::rank::{Rank, try_on_ranks};
 
 use super::errors::{TOKENS, problem};
 use super::numbers::ranks;
@@ -23,33 +22,25 @@ enum Leaves {
 fn run(transport: Transport, leaves: Leaves) -> Vec<(Result<()>, Result<()>)> {
     // Deadlines of minutes: nothing here waits for one.
     let config = MoeConfig::new(6, 64, 64, 2, TOKENS).with_transport(transport);
+    // Devices outlive their ranks: with one gone too, nobody is left to wait for, and time jumps to
+    // the deadlines.
     let devices = ranks(3, 4);
-    let groups = Group::threads(3).unwrap();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = devices
-            .iter()
-            .zip(groups)
-            .map(|(device, group)| {
-                scope.spawn(move || {
-                    let group = Arc::new(group);
-                    let mut rank = Rank::new(&problem(config), device, &group).unwrap();
-                    rank.pass().unwrap();
-                    group.barrier().unwrap();
-                    if group.rank() != 1 {
-                        let error = rank.pass();
-                        return Some((error, rank.workspace.recover()));
-                    }
-                    if leaves != Leaves::BeforeSchedule {
-                        rank.schedule(TOKENS).unwrap();
-                    }
-                    assert!(leaves != Leaves::Panics, "as asked for");
-                    None
-                })
-            })
-            .collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        joined.filter_map(|result| result.ok().flatten()).collect()
-    })
+    let ended = try_on_ranks(devices.iter().cloned(), |device, group| {
+        let mut rank = Rank::new(&problem(config), &device, &group).unwrap();
+        rank.pass().unwrap();
+        group.barrier().unwrap();
+        if group.rank() != 1 {
+            let error = rank.pass();
+            return Some((error, rank.workspace.recover()));
+        }
+        if leaves != Leaves::BeforeSchedule {
+            rank.schedule(TOKENS).unwrap();
+        }
+        assert!(leaves != Leaves::Panics, "as asked for");
+        None
+    });
+    let results = ended.into_iter();
+    results.filter_map(|result| result.ok().flatten()).collect()
 }
 
 #[test]

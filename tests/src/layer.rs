@@ -1,5 +1,6 @@
 //! A layer's data on all ranks, and its run on any devices.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use half::bf16;
@@ -8,7 +9,7 @@ use mok::oracle::{Comparison, EXACT, Expert, Layer, ROUNDED, Tokens};
 use mok::{Device, Result, fill};
 use mok_kernel::route::first_expert;
 
-use crate::rank::Rank;
+use crate::rank::{Rank, on_ranks};
 
 /// How tokens choose experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -126,6 +127,23 @@ impl Problem {
         self.tokens[..rank].iter().sum()
     }
 
+    /// Where a rank's part of `x` is, and where that of its routes.
+    pub fn parts(&self, rank: usize) -> [Range<usize>; 2] {
+        let (start, tokens) = (self.start(rank), self.tokens[rank]);
+        let part = |width: u32| start * width as usize..(start + tokens) * width as usize;
+        [part(self.config.hidden), part(self.config.top_k)]
+    }
+
+    /// Other tokens for the experts of seed 0.
+    pub fn round(config: MoeConfig, tokens: &[usize], routing: Routing, seed: u64) -> Problem {
+        let experts = Problem::new(config, &[], Routing::Nobody, 0);
+        Problem {
+            routed: experts.routed,
+            shared: experts.shared,
+            ..Problem::new(config, tokens, routing, seed)
+        }
+    }
+
     /// Runs a rank: `times` passes, of which it gives the outputs.
     pub fn run(&self, device: &Device, group: &Arc<Group>, times: usize) -> Result<Vec<Vec<bf16>>> {
         let mut rank = Rank::new(self, device, group)?;
@@ -161,19 +179,8 @@ impl Problem {
 
     /// All ranks on threads of their own: each one's outputs.
     pub fn run_all(&self, devices: &[Device], times: usize) -> Vec<Result<Vec<Vec<bf16>>>> {
-        let groups = Group::threads(devices.len()).expect("a group of threads");
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = devices
-                .iter()
-                .zip(groups)
-                .map(|(device, group)| {
-                    scope.spawn(move || self.run(device, &Arc::new(group), times))
-                })
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().expect("no panic"))
-                .collect()
+        on_ranks(devices.iter().cloned(), |device, group| {
+            self.run(&device, &group, times)
         })
     }
 
@@ -230,6 +237,17 @@ impl Problem {
 
     /// Fails unless all outputs are within the contract's accuracy.
     pub fn check(&self, outputs: &[bf16]) {
+        let rounded = self.check_exact(outputs);
+        assert!(
+            rounded.passes(ROUNDED),
+            "rounded: {rounded:?}\n{:?}",
+            self.config
+        );
+    }
+
+    /// Fails unless all outputs are as near to unrounded sums as the contract wants; gives the
+    /// comparison with rounded ones.
+    pub fn check_exact(&self, outputs: &[bf16]) -> Comparison {
         let rows: Vec<usize> = (0..self.tokens.iter().sum()).collect();
         let [exact, rounded] = self.compare(outputs, &rows);
         assert!(
@@ -237,10 +255,6 @@ impl Problem {
             "no rounding: {exact:?}\n{:?}",
             self.config
         );
-        assert!(
-            rounded.passes(ROUNDED),
-            "rounded: {rounded:?}\n{:?}",
-            self.config
-        );
+        rounded
     }
 }

@@ -1,6 +1,7 @@
 //! One rank of a problem: everything that its calls need.
 
 use std::sync::Arc;
+use std::thread;
 
 use half::bf16;
 use mok::gemm::Matrix;
@@ -9,6 +10,34 @@ use mok::{Buffer, Device, Result, Stream};
 use mok_kernel::route::first_expert;
 
 use crate::layer::Problem;
+
+/// Runs something on every rank of a group, each on a thread with its device; a panic there is one
+/// here.
+pub fn on_ranks<T: Send>(
+    devices: impl IntoIterator<Item = Device>,
+    run: impl Fn(Device, Arc<Group>) -> T + Sync,
+) -> Vec<T> {
+    let all = try_on_ranks(devices, run).into_iter();
+    all.map(|result| result.expect("no panic on any rank"))
+        .collect()
+}
+
+/// As [`on_ranks`], where ranks may panic.
+pub fn try_on_ranks<T: Send>(
+    devices: impl IntoIterator<Item = Device>,
+    run: impl Fn(Device, Arc<Group>) -> T + Sync,
+) -> Vec<thread::Result<T>> {
+    let devices: Vec<Device> = devices.into_iter().collect();
+    let groups = Group::threads(devices.len()).expect("a group of threads");
+    thread::scope(|scope| {
+        let run = &run;
+        let ranks = devices.into_iter().zip(groups);
+        let threads: Vec<_> = ranks
+            .map(|(device, group)| scope.spawn(move || run(device, Arc::new(group))))
+            .collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    })
+}
 
 /// A rank that is ready for passes.
 pub struct Rank {
@@ -56,23 +85,22 @@ impl Rank {
             let [gate, up, down] = all.each_ref().map(Matrix::of);
             weights = weights.with_shared(gate, up, down);
         }
-        let (start, tokens) = (problem.start(rank), problem.tokens[rank]);
-        let part = |width: u32| start * width as usize..(start + tokens) * width as usize;
+        let [x, routes] = problem.parts(rank);
         let [gate, up, down] = own;
         let [shared_gate, shared_up, shared_down] = all;
         Ok(Rank {
             layer: MoeLayer::new(&workspace, weights)?,
             schedule: Schedule::new(&workspace)?,
-            x: device.buffer_from(&problem.x[part(config.hidden)])?,
-            topk_experts: device.buffer_from(&problem.topk_experts[part(config.top_k)])?,
-            router_weights: device.buffer_from(&problem.router_weights[part(config.top_k)])?,
-            out: device.buffer_zeroed(part(config.hidden).len())?,
+            x: device.buffer_from(&problem.x[x.clone()])?,
+            topk_experts: device.buffer_from(&problem.topk_experts[routes.clone()])?,
+            router_weights: device.buffer_from(&problem.router_weights[routes])?,
+            out: device.buffer_zeroed(x.len())?,
             stream: device.stream()?,
             device: device.clone(),
             group: group.clone(),
             workspace,
             weights: [gate, up, down, shared_gate, shared_up, shared_down],
-            tokens: tokens as u32,
+            tokens: problem.tokens[rank] as u32,
         })
     }
 
@@ -108,6 +136,31 @@ impl Rank {
         self.out.fill(0xff)?;
         self.pass()?;
         self.out.to_vec()
+    }
+
+    /// Captures a pass once, and replays it with the tokens of each problem; the experts stay.
+    pub fn replay(&mut self, problems: impl Iterator<Item = Problem>) -> Result<Vec<Vec<bf16>>> {
+        self.out.fill(0xff)?;
+        self.stream.begin_capture()?;
+        let captured = self.schedule(self.tokens).and_then(|()| self.forward());
+        let graph = self.stream.end_capture();
+        captured?;
+        let graph = graph?;
+        assert!(self.outputs_are_nan(), "nothing ran yet");
+        let mut outputs = Vec::new();
+        for problem in problems {
+            let [x, routes] = problem.parts(self.group.rank());
+            self.x.copy_from(&problem.x[x])?;
+            self.topk_experts
+                .copy_from(&problem.topk_experts[routes.clone()])?;
+            self.router_weights
+                .copy_from(&problem.router_weights[routes])?;
+            self.out.fill(0xff)?;
+            graph.launch(&self.stream)?;
+            self.workspace.synchronize(&self.stream)?;
+            outputs.push(self.out.to_vec()?);
+        }
+        Ok(outputs)
     }
 
     /// Whether the outputs are what a failed pass leaves.

@@ -244,9 +244,12 @@ impl Memory {
     /// Copies bytes for the host, and with them whether they were ever written.
     pub fn host_copy(&mut self, to: u64, from: u64, bytes: u64) -> Result<(), Fault> {
         let values = self.read(from, bytes)?.to_vec();
-        let unwritten: Vec<u64> = (0..bytes)
-            .filter(|byte| !self.all_written(from + byte, 1))
-            .collect();
+        let unwritten: Vec<u64> = match self.all_written(from, bytes) {
+            true => Vec::new(),
+            false => (0..bytes)
+                .filter(|byte| !self.all_written(from + byte, 1))
+                .collect(),
+        };
         self.host_write(to, &values)?;
         for byte in unwritten {
             self.mark_written(to + byte, 1, false);

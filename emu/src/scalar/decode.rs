@@ -314,6 +314,19 @@ impl IsaRow {
     }
 }
 
+/// Part of a name as tables write it: `.a`, or `.(a|b)`; in braces if it may be left out.
+pub fn notation(alternatives: &[&str], optional: bool) -> String {
+    let joined = match alternatives {
+        [one] => format!(".{one}"),
+        several => format!(".({})", several.join("|")),
+    };
+    if optional {
+        format!("{{{joined}}}")
+    } else {
+        joined
+    }
+}
+
 /// The supported scalar instructions, from the table that [`ScalarOp::decode`] reads.
 pub fn isa() -> Vec<IsaRow> {
     ROWS.iter()

@@ -24,7 +24,7 @@ mod tests;
 mod types;
 mod warp;
 
-pub use decode::{IsaRow, isa};
+pub use decode::{IsaRow, isa, notation};
 pub use op::ScalarOp;
 pub use types::Ty;
 

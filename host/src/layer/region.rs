@@ -27,21 +27,23 @@ pub(super) enum Region {
 }
 
 impl Region {
-    /// Collective.
+    /// Collective. Signals, abort word and routes are zeros; the rest is as it comes.
     pub fn new(
         device: &Device,
         group: &Group,
         config: &MoeConfig,
         plan: &SymmetricPlan,
     ) -> Result<Region> {
-        if config.transport == Transport::Peer {
-            return Symmetric::new(device, group, plan.bytes, plan.x).map(Region::Peer);
-        }
-        let memory = together(group, device.buffer_uninit(plan.bytes as usize))?;
-        let region = Region::Nccl {
-            memory,
-            exchange: Mutex::new(Arc::new(Exchange::new(device, group, config)?)),
-            rank: group.rank(),
+        let region = match config.transport {
+            Transport::Peer => Region::Peer(Symmetric::new(device, group, plan.bytes)?),
+            Transport::Nccl => {
+                let memory = together(group, device.buffer_uninit(plan.bytes as usize))?;
+                Region::Nccl {
+                    memory,
+                    exchange: Mutex::new(Arc::new(Exchange::new(device, group, config)?)),
+                    rank: group.rank(),
+                }
+            }
         };
         together(group, region.clear(device, plan.x))?;
         Ok(region)

@@ -26,8 +26,8 @@ enum Memory {
 }
 
 impl Symmetric {
-    /// Collective: `bytes` on every rank, the first `zeros` of them zero.
-    pub fn new(device: &Device, group: &Group, bytes: u64, zeros: u64) -> Result<Symmetric> {
+    /// Collective: `bytes` on every rank.
+    pub fn new(device: &Device, group: &Group, bytes: u64) -> Result<Symmetric> {
         let any: &dyn Any = &**device.backend();
         let (memory, bases) = match any.downcast_ref::<Emulated>() {
             Some(gpu) => {
@@ -42,19 +42,12 @@ impl Symmetric {
                 (Memory::Cuda { _mapped: mapped }, bases)
             }
         };
-        let symmetric = Symmetric {
+        Ok(Symmetric {
             device: device.clone(),
             rank: group.rank(),
             bases,
             _memory: memory,
-        };
-        let cleared = || -> Result<()> {
-            // SAFETY: inside this rank's region; the default stream is waited for.
-            unsafe { device.backend().fill(symmetric.own(), 0, zeros as usize, 0) }?;
-            device.synchronize()
-        };
-        together(group, cleared())?;
-        Ok(symmetric)
+        })
     }
 
     /// Where each rank's region is mapped here.

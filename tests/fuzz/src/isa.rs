@@ -1,6 +1,6 @@
 //! The instructions that programs are made of: the emulator's own table.
 
-use mok_emu::scalar::{self, ScalarOp, Ty};
+use mok_emu::scalar::{self, ScalarOp, Ty, notation};
 
 /// One instruction name, with all modifiers and types.
 #[derive(Clone, Debug)]
@@ -51,19 +51,6 @@ pub struct Catalogue {
     pub later: usize,
 }
 
-/// `.a`, `.(a|b)`, and in braces what may be left out.
-fn part(alternatives: &[&str], optional: bool) -> String {
-    let joined = match alternatives {
-        [one] => format!(".{one}"),
-        several => format!(".({})", several.join("|")),
-    };
-    if optional {
-        format!("{{{joined}}}")
-    } else {
-        joined
-    }
-}
-
 impl Catalogue {
     /// The names that `sm_<arch>` has.
     pub fn new(arch: u16) -> Catalogue {
@@ -94,10 +81,10 @@ impl Catalogue {
             let modifiers = row
                 .modifiers
                 .iter()
-                .map(|(names, optional)| part(names, *optional));
+                .map(|(names, optional)| notation(names, *optional));
             let types = row.types.iter().map(|types| {
                 let names: Vec<&str> = types.iter().map(|ty| ty.name()).collect();
-                part(&names, false)
+                notation(&names, false)
             });
             let pattern = modifiers
                 .chain(types)

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use mok_emu::code::special_registers;
+use mok_emu::scalar::notation;
 use serde::Serialize;
 
 /// State spaces of variables and addresses.
@@ -29,26 +30,13 @@ struct Row {
     from: Option<u16>,
 }
 
-/// `.a`, `.(a|b)`, and in braces what may be left out.
-fn part(alternatives: &[&str], optional: bool) -> String {
-    let joined = match alternatives {
-        [one] => format!(".{one}"),
-        several => format!(".({})", several.join("|")),
-    };
-    if optional {
-        format!("{{{joined}}}")
-    } else {
-        joined
-    }
-}
-
 fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for row in mok_emu::scalar::isa() {
         let modifiers: String = row
             .modifiers
             .iter()
-            .map(|(names, optional)| part(names, *optional))
+            .map(|(names, optional)| notation(names, *optional))
             .collect();
         let types: Vec<String> = row
             .types
@@ -83,7 +71,7 @@ fn rows() -> Vec<Row> {
         let parts: String = row
             .parts
             .iter()
-            .map(|(names, optional)| part(names, *optional))
+            .map(|(names, optional)| notation(names, *optional))
             .collect();
         rows.push(Row {
             group: "machine",
