@@ -11,7 +11,7 @@
 
 use bytemuck::Pod;
 pub use mok_kernel::gemm::{Form, MAX_GROUPS, Sink};
-use mok_kernel::gemm::{GemmArgs, ROW_ALIGN, TILE_M, TILE_N, boxes, shared_plan};
+use mok_kernel::gemm::{GemmArgs, MAX_WIDTH, ROW_ALIGN, SIDE, boxes, shared_plan};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -240,13 +240,16 @@ impl GemmCall {
     /// The most tiles that any group sizes within the capacity make; saturated, since `grid` may be
     /// asked before `check`.
     fn tiles(&self) -> u64 {
-        let columns = u64::from(self.n.div_ceil(TILE_N));
+        let tiles = |extent: u32, of: u32| u64::from(extent.div_ceil(of));
         match self.form {
-            // Groups start on whole tiles, so tiles of rows never straddle.
-            Form::Forward | Form::Dgrad => u64::from(self.rows.capacity.div_ceil(TILE_M)) * columns,
+            // Padding rows leave room for the tile that each group may have begun and not filled.
+            Form::Forward | Form::Dgrad => {
+                let begun = u64::from(self.rows.groups.min(self.rows.capacity.div_ceil(ROW_ALIGN)));
+                (tiles(self.rows.capacity, MAX_WIDTH) + begun) * tiles(self.n, SIDE)
+            }
             Form::Wgrad => u64::from(self.rows.groups)
-                .saturating_mul(self.m.div_ceil(TILE_M).into())
-                .saturating_mul(columns),
+                .saturating_mul(tiles(self.m, SIDE))
+                .saturating_mul(tiles(self.n, MAX_WIDTH)),
         }
     }
 
@@ -484,11 +487,6 @@ impl GroupedGemm {
         unsafe { launch.arg(&call.args()).enqueue(stream) }
     }
 }
-
-const _: () = assert!(
-    ROW_ALIGN.is_multiple_of(TILE_M),
-    "tiles of rows would straddle groups"
-);
 
 #[cfg(test)]
 mod tests;

@@ -12,10 +12,20 @@
 //! | wgrad | `D[g, m, n] = sum_r A[r, m] B[r, n]` over the group's rows | `[capacity, M]` | `[capacity, N]` |
 
 //!
-//! Sums are f32, in the tensor cores' own order. Hopper's truncate each partial sum, so
-//! the error of a long sum grows with its length: in wgrad, bf16 results of 262,000 rows
-//! in one group were measured 1.2e-3 off the rounded float64 sums (as a relative norm);
-//! at 65,500 rows they are within 1e-3.
+//!
+//! One tile of D is a tensor-core product of [`SIDE`] by up to [`MAX_WIDTH`]. Its fixed side
+//! (the instruction's M) holds what comes in round numbers, its wide side (N, in steps of 8)
+//! what is ragged:
+//!
+//! | form | fixed side | wide side |
+//! |---|---|---|
+//! | forward, dgrad | columns of D, from the weights | rows of a group |
+//! | wgrad | rows of D | columns of D |
+//!
+//! Sums are f32, in the tensor cores' own order, over [`CHUNK`] of the contraction; the chunks'
+//! sums are added in order by ordinary f32 additions. Hopper's tensor cores truncate each partial
+//! sum, so that one long sum drifts: unchunked, 7,168 terms put a layer's output 1.24e-3 off the
+//! rounded float64 sums, and 262,000 rows of one group a weight gradient 1.2e-3.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -23,10 +33,12 @@ use crate::launch::{LaunchSpec, MAX_SHARED, Param};
 
 /// Every group starts at a multiple of this many rows.
 pub const ROW_ALIGN: u32 = 128;
-/// Rows of D in one tile: 64 for each of the two consumer warpgroups.
-pub const TILE_M: u32 = 128;
-/// Columns of D in one tile.
-pub const TILE_N: u32 = 256;
+/// A tile's fixed side: 64 for each of the two consumer warpgroups.
+pub const SIDE: u32 = 128;
+/// The most of a tile's wide side: each thread of a consumer holds half as many f32 twice.
+pub const MAX_WIDTH: u32 = 192;
+/// Contraction depth that the tensor cores sum on their own, in stages.
+pub const CHUNK: u32 = 8;
 /// Contraction depth of one pipeline stage: 128 bytes of bf16, one swizzle row.
 pub const TILE_K: u32 = 64;
 /// Stages of the ring between the TMA producer and the tensor cores.
@@ -41,10 +53,12 @@ pub const MAX_GROUPS: u32 = 1024;
 /// what lies at negative ones with zeros.
 pub const MAX_EXTENT: u32 = 1 << 31;
 
-/// Bytes of A in one stage.
-pub const STAGE_A: u32 = TILE_M * TILE_K * 2;
-/// Bytes of B in one stage.
-pub const STAGE_B: u32 = TILE_N * TILE_K * 2;
+/// Bytes of the fixed side in one stage.
+pub const STAGE_FIXED: u32 = SIDE * TILE_K * 2;
+/// Most bytes of the wide side in one stage.
+pub const STAGE_WIDE: u32 = MAX_WIDTH * TILE_K * 2;
+/// Bytes in which one consumer warpgroup stages its half of a bf16 tile on its way out.
+pub const STAGING: u32 = 64 * MAX_WIDTH * 2;
 
 /// Which of the three products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -147,10 +161,12 @@ pub struct GemmArgs {
 /// The dynamic base is 1,024-byte aligned, as the 128-byte swizzle needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedPlan {
-    /// A's stages, [`STAGE_A`] bytes each.
-    pub a: u32,
-    /// B's stages, [`STAGE_B`] bytes each.
-    pub b: u32,
+    /// The fixed side's stages, [`STAGE_FIXED`] bytes each.
+    pub fixed: u32,
+    /// The wide side's stages, [`STAGE_WIDE`] bytes each.
+    pub wide: u32,
+    /// The consumers' ways out, [`STAGING`] bytes each.
+    pub staging: u32,
     /// `STAGES` mbarriers: the stage's bytes have arrived.
     pub full: u32,
     /// `STAGES` mbarriers: the stage has been consumed.
@@ -163,14 +179,16 @@ pub struct SharedPlan {
 
 /// The shared-memory plan for this many groups.
 pub const fn shared_plan(groups: u32) -> SharedPlan {
-    let a = 0;
-    let b = a + STAGES * STAGE_A;
-    let full = b + STAGES * STAGE_B;
+    let fixed = 0;
+    let wide = fixed + STAGES * STAGE_FIXED;
+    let staging = wide + STAGES * STAGE_WIDE;
+    let full = staging + CONSUMERS * STAGING;
     let empty = full + STAGES * 8;
     let table = empty + STAGES * 8;
     SharedPlan {
-        a,
-        b,
+        fixed,
+        wide,
+        staging,
         full,
         empty,
         table,
@@ -211,14 +229,16 @@ pub static WGRAD: LaunchSpec = spec("mok_gemm_wgrad");
 /// K-major operands load one box a stage; MN-major operands load one box for
 /// each panel of 64 columns.
 pub mod boxes {
-    use super::{TILE_K, TILE_M, TILE_N};
+    use super::{SIDE, TILE_K};
 
     /// Columns of one MN-major panel: 128 bytes of bf16.
     pub const PANEL: u32 = 64;
+    /// Rows of A in one box: a tile loads as many boxes as it needs.
+    pub const BAND: u32 = 32;
     /// Forward and dgrad, A.
-    pub const ROWS_A: [u32; 2] = [TILE_K, TILE_M];
+    pub const ROWS_A: [u32; 2] = [TILE_K, BAND];
     /// Forward, B `(k, n, group)`.
-    pub const FORWARD_B: [u32; 3] = [TILE_K, TILE_N, 1];
+    pub const FORWARD_B: [u32; 3] = [TILE_K, SIDE, 1];
     /// Dgrad, B `(n, k, group)`.
     pub const DGRAD_B: [u32; 3] = [PANEL, TILE_K, 1];
     /// Wgrad, A and B `(columns, rows)`.

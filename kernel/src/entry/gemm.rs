@@ -6,7 +6,7 @@
 //! consumer for each tile, each stage: wait full -> products -> empty;  sums -> D
 //! ```
 //!
-//! Registers move from the producer to the consumers, whose sums alone are 128 a thread.
+//! Registers move from the producer to the consumers, whose sums alone are 192 a thread.
 
 use crate::gemm::{GemmArgs, shared_plan};
 use crate::mma::Engine;
@@ -51,7 +51,7 @@ pub unsafe fn gemm<P: Product, E: Engine>(maps: Maps, args: &GemmArgs) {
     if warpgroup == 0 {
         // SAFETY: the whole warpgroup; its first thread is the producer.
         unsafe {
-            set_max_registers!(dec 40);
+            set_max_registers!(dec 32);
             if reg::thread_idx() == 0 {
                 load::<P, _>(tiles, &problem, maps, ring, base, &plan);
             }
@@ -59,7 +59,7 @@ pub unsafe fn gemm<P: Product, E: Engine>(maps: Maps, args: &GemmArgs) {
     } else {
         // SAFETY: the whole warpgroup, one part each.
         unsafe {
-            set_max_registers!(inc 232);
+            set_max_registers!(inc 240);
             multiply::<P, E, _>(tiles, &problem, args, warpgroup - 1, ring, base, &plan);
         }
     }

@@ -51,6 +51,31 @@ pub mod ldmatrix {
     }
 }
 
+/// Byte offsets, in lines of 64 swizzled bf16, that the lanes of a warpgroup give to an x4
+/// `stmatrix` of 16 columns of its sums: four 8x8 blocks, in the order of [`accumulator`]: rows
+/// 0-7 and 8-15 of the warp, then the same with the next eight columns.
+pub mod stmatrix {
+    use crate::layout::swizzle::in_tile;
+
+    /// Transposed: the sums' columns are lines, and their 64 rows a line's elements.
+    ///
+    /// 16 columns further on are 16 lines, swizzled alike.
+    pub const fn across(thread: u32) -> u32 {
+        let (warp, block, line) = (thread / 32, thread % 32 / 8, thread % 8);
+        in_tile(8 * (block / 2) + line, 2 * (16 * warp + 8 * (block % 2)))
+    }
+
+    /// As they are: the sums' rows are lines, their columns from `column` on (a multiple of 16)
+    /// elements.
+    pub const fn along(thread: u32, column: u32) -> u32 {
+        let (warp, block, line) = (thread / 32, thread % 32 / 8, thread % 8);
+        in_tile(
+            16 * warp + 8 * (block % 2) + line,
+            2 * (column + 8 * (block / 2)),
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,9 +83,9 @@ mod tests {
 
     #[test]
     fn accumulators_cover_the_tile_once() {
-        let mut seen = [[false; 256]; 64];
+        let mut seen = [[false; 192]; 64];
         for thread in 0..128 {
-            for index in 0..128 {
+            for index in 0..96 {
                 let (row, column) = (
                     accumulator::row(thread, index),
                     accumulator::column(thread, index),

@@ -8,7 +8,18 @@ pub mod wgmma;
 use accumulators::Accumulators;
 use tile::{Operand, Tile};
 
-/// Multiplies what a pipeline stage holds: 64 rows of A, 256 columns of B, 64 K.
+/// What to do with a stage.
+#[derive(Clone, Copy)]
+pub struct Step {
+    /// Columns of the product: one that [`width`](crate::schedule::grouped::width) gives.
+    pub width: u32,
+    /// Steps of 16 along K, 1 to 4.
+    pub depth: u32,
+    /// Whether the old sums are dropped.
+    pub fresh: bool,
+}
+
+/// Multiplies what a pipeline stage holds: 64 rows of A, up to 192 columns of B, up to 64 K.
 ///
 /// One warpgroup runs an engine; its threads hold the sums as [`Accumulators`] says.
 pub trait Engine {
@@ -18,7 +29,12 @@ pub trait Engine {
     /// All four warps of the warpgroup reach the same call. The operands lie in shared
     /// memory, visible to this thread's engine, and stay as they are until a settle covers
     /// them; `sums` isn't touched until then.
-    unsafe fn multiply<A: Operand, B: Operand>(sums: &mut Accumulators, a: Tile<A>, b: Tile<B>);
+    unsafe fn multiply<A: Operand, B: Operand>(
+        sums: &mut Accumulators,
+        a: Tile<A>,
+        b: Tile<B>,
+        step: Step,
+    );
 
     /// Waits until all started products but those of the latest call are done, the operands'
     /// reads by every lane of the warp with them.

@@ -66,6 +66,17 @@ pub fn nanosleep(ns: u32) {
     unsafe { asm!("nanosleep.u32 {0};", in(reg32) ns, options(nostack)) };
 }
 
+/// The same value, of which the compiler no longer knows anything.
+#[inline(always)]
+pub fn opaque(value: u32) -> u32 {
+    let same: u32;
+    // SAFETY: copies a register.
+    unsafe {
+        asm!("mov.b32 {0}, {1};", out(reg32) same, in(reg32) value, options(pure, nomem, nostack))
+    };
+    same
+}
+
 /// Ends the kernel with an error for the whole context. The panic handler's last resort.
 #[inline(always)]
 pub fn trap() -> ! {

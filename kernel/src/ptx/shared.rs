@@ -72,15 +72,32 @@ pub unsafe fn store_u32(addr: SmemAddr, value: u32) {
     };
 }
 
-/// Stores 16 bytes of `word` repeated.
+/// Loads 16 bytes.
+///
+/// # Safety
+/// As [`load_u32`], for 16 aligned bytes.
+#[inline(always)]
+pub unsafe fn load_v4(addr: SmemAddr) -> [u32; 4] {
+    let (a, b, c, d): (u32, u32, u32, u32);
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("ld.shared.v4.u32 {{{0}, {1}, {2}, {3}}}, [{4}];", out(reg32) a, out(reg32) b, out(reg32) c,
+             out(reg32) d, in(reg32) addr.0, options(nostack))
+    };
+    [a, b, c, d]
+}
+
+/// Stores 16 bytes.
 ///
 /// # Safety
 /// As [`store_u32`], for 16 aligned bytes.
 #[inline(always)]
-pub unsafe fn store_v4(addr: SmemAddr, word: u32) {
+pub unsafe fn store_v4(addr: SmemAddr, words: [u32; 4]) {
+    let [a, b, c, d] = words;
     // SAFETY: the caller's contract.
     unsafe {
-        asm!("st.shared.v4.u32 [{0}], {{{1}, {1}, {1}, {1}}};", in(reg32) addr.0, in(reg32) word, options(nostack))
+        asm!("st.shared.v4.u32 [{0}], {{{1}, {2}, {3}, {4}}};", in(reg32) addr.0, in(reg32) a, in(reg32) b,
+             in(reg32) c, in(reg32) d, options(nostack))
     };
 }
 

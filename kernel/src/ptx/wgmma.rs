@@ -12,10 +12,10 @@
 /// All four warps of the warpgroup reach the same call.
 #[macro_export]
 macro_rules! wgmma_fence {
-    () => {{
+    ($($index:literal)*) => {{
         $crate::pin!();
         ::core::arch::asm!(
-            concat!("wgmma.fence.sync.aligned;", $crate::collective_tag!()),
+            concat!("wgmma.fence.sync.aligned;", $crate::collective_tag!($($index)*)),
             options(nostack)
         )
     }};
@@ -27,11 +27,11 @@ macro_rules! wgmma_fence {
 /// As [`wgmma_fence!`](crate::wgmma_fence).
 #[macro_export]
 macro_rules! wgmma_commit {
-    () => {
+    ($($index:literal)*) => {
         ::core::arch::asm!(
             concat!(
                 "wgmma.commit_group.sync.aligned;",
-                $crate::collective_tag!()
+                $crate::collective_tag!($($index)*)
             ),
             options(nostack)
         )
@@ -89,14 +89,14 @@ macro_rules! wgmma {
     (@with [$n:literal $d:ident smem $a:expr, $b:expr, $scale:expr, $ta:expr, $tb:expr, $index:literal] $($i:literal)*) => {
         ::core::arch::asm!(
             concat!("{{ .reg .pred p; setp.ne.b32 p, {scale}, 0; wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.bf16.bf16 {{",
-                $crate::wgmma!(@list $($i)*), "}}, {a}, {b}, p, 1, 1, {ta}, {tb};", $crate::collective_tag!($index), "\n}}"),
+                $crate::wgmma!(@list $($i)*), "}}, {a}, {b}, p, 1, 1, {ta}, {tb};", $crate::collective_tag!($index $n), "\n}}"),
             $(inout(reg32) $d[$i],)*
             a = in(reg64) $a, b = in(reg64) $b, scale = in(reg32) $scale, ta = const $ta, tb = const $tb, options(nostack))
     };
     (@with [$n:literal $d:ident regs $a:expr, $b:expr, $scale:expr, $tb:expr, $index:literal] $($i:literal)*) => {
         ::core::arch::asm!(
             concat!("{{ .reg .pred p; setp.ne.b32 p, {scale}, 0; wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.bf16.bf16 {{",
-                $crate::wgmma!(@list $($i)*), "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, p, 1, 1, {tb};", $crate::collective_tag!($index), "\n}}"),
+                $crate::wgmma!(@list $($i)*), "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, p, 1, 1, {tb};", $crate::collective_tag!($index $n), "\n}}"),
             $(inout(reg32) $d[$i],)*
             a0 = in(reg32) $a[0], a1 = in(reg32) $a[1], a2 = in(reg32) $a[2], a3 = in(reg32) $a[3],
             b = in(reg64) $b, scale = in(reg32) $scale, tb = const $tb, options(nostack))

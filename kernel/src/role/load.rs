@@ -1,7 +1,7 @@
 //! The producer: one thread that keeps the ring full.
 
 use super::product::{Maps, Product};
-use crate::gemm::{STAGE_A, STAGE_B, SharedPlan};
+use crate::gemm::{STAGE_FIXED, STAGE_WIDE, SharedPlan};
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma;
 use crate::schedule::grouped::{GroupTable, Problem, Tiles};
@@ -31,16 +31,15 @@ pub unsafe fn load<P: Product, T: GroupTable>(
     }
     let mut stages = Producer::new(ring);
     for tile in tiles {
-        let depth = problem.depth(tile.rows);
+        let (depth, bytes) = (problem.depth(tile.rows), P::bytes(&tile));
         let mut step = 0;
         while step < depth {
-            // SAFETY: both loads below go to the acquired stage, and together bring what it
-            // announces: boxes count in full, also where they reach outside the tensor.
+            // SAFETY: the loads go to the acquired stage, and together bring what it announces.
             unsafe {
-                let slot = stages.acquire(STAGE_A + STAGE_B);
-                let a = base.add(plan.a + slot.stage * STAGE_A);
-                let b = base.add(plan.b + slot.stage * STAGE_B);
-                P::load(maps, &tile, step, a, b, slot.bar);
+                let slot = stages.acquire(bytes);
+                let fixed = base.add(plan.fixed + slot.stage * STAGE_FIXED);
+                let wide = base.add(plan.wide + slot.stage * STAGE_WIDE);
+                P::load(maps, &tile, step, fixed, wide, slot.bar);
             }
             step += 1;
         }

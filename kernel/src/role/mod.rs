@@ -6,4 +6,5 @@ pub mod peers;
 pub mod product;
 pub mod rows;
 pub mod schedule;
+pub mod store;
 pub mod table;

@@ -1,10 +1,11 @@
 //! A consumer warpgroup: multiplies what the ring brings and writes D.
 
 use super::product::Product;
-use crate::gemm::{CONSUMERS, Form, GemmArgs, STAGE_A, STAGE_B, SharedPlan, Sink, TILE_K};
-use crate::mma::Engine;
-use crate::mma::accumulators::{Accumulators, Target};
+use super::store::store;
+use crate::gemm::{CHUNK, CONSUMERS, Form, GemmArgs, STAGE_FIXED, STAGE_WIDE, SharedPlan, TILE_K};
+use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::{PANEL, Tile as SmemTile};
+use crate::mma::{Engine, Step};
 use crate::named_sync;
 use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::{fence, reg};
@@ -15,7 +16,7 @@ use crate::sync::ring::{Consumer, Ring};
 const THREADS: u32 = 128 * CONSUMERS;
 const BARRIER: u32 = 1;
 
-/// Computes 64 of the 128 rows of every tile of this block: consumer `part` takes rows `64 part` on.
+/// Computes half of every tile of this block: consumer `part` takes 64 of its fixed side.
 ///
 /// Waits for: a stage's bytes (`ring.full`).
 /// Signals: each warp lets go of a stage (`ring.empty`) once its products are done.
@@ -36,74 +37,88 @@ pub unsafe fn multiply<P: Product, E: Engine, T: GroupTable>(
     let thread = reg::thread_idx() % 128;
     let elected = thread.is_multiple_of(32);
     let mut stages = Consumer::new(ring);
+    let mut sums = Accumulators::zero();
     for tile in tiles {
         let depth = problem.depth(tile.rows);
-        let mut sums = Accumulators::zero();
+        let mut total = Accumulators::zero();
         let mut step = 0;
         while step < depth {
-            // SAFETY: the producer fills `depth` stages a tile. The products of the stage
-            // before are settled when this one's have started; then that one is let go.
-            unsafe {
-                let stage = stages.acquire();
-                let a = base.add(plan.a + stage * STAGE_A);
-                let b = base.add(plan.b + stage * STAGE_B);
-                if matches!(P::FORM, Form::Wgrad) {
-                    let rows = tile.rows - step * TILE_K;
-                    if rows < TILE_K {
-                        clear_tail(a, b, rows, part * 128 + thread);
+            let end = if depth - step < CHUNK {
+                depth
+            } else {
+                step + CHUNK
+            };
+            let mut fresh = true;
+            while step < end {
+                // SAFETY: the producer fills `depth` stages a tile. The products of the stage
+                // before are settled when this one's have started; then that one is let go.
+                unsafe {
+                    let stage = stages.acquire();
+                    let fixed = base.add(plan.fixed + stage * STAGE_FIXED);
+                    let wide = base.add(plan.wide + stage * STAGE_WIDE);
+                    let mut k_steps = TILE_K / 16;
+                    if matches!(P::FORM, Form::Wgrad) {
+                        let rows = tile.rows - step * TILE_K;
+                        if rows < TILE_K {
+                            clear_tail(fixed, wide, &tile, rows, part * 128 + thread);
+                            k_steps = rows.div_ceil(16);
+                        }
+                    }
+                    E::multiply::<P::Fixed, P::Wide>(
+                        &mut sums,
+                        SmemTile::at(fixed.add(part * PANEL)),
+                        SmemTile::at(wide),
+                        Step {
+                            width: tile.width(),
+                            depth: k_steps,
+                            fresh,
+                        },
+                    );
+                    E::settle_previous();
+                    if !fresh {
+                        stages.release(elected);
                     }
                 }
-                E::multiply::<P::A, P::B>(
-                    &mut sums,
-                    SmemTile::at(a.add(part * PANEL)),
-                    SmemTile::at(b),
-                );
-                E::settle_previous();
-                if step > 0 {
-                    stages.release(elected);
-                }
+                fresh = false;
+                step += 1;
             }
-            step += 1;
-        }
-        // SAFETY: as above, for the last stage; the target lies inside D.
-        unsafe {
-            E::settle(&mut sums);
-            if depth > 0 {
+            // SAFETY: as above, for the chunk's last stage.
+            unsafe {
+                E::settle(&mut sums);
                 stages.release(elected);
             }
-            let sink = if matches!(P::FORM, Form::Wgrad) {
-                args.sink
-            } else {
-                Sink::Bf16 as u32
-            };
-            sums.store(thread, target::<P>(args, problem, &tile, part, sink), sink);
+            total.add(&sums);
         }
+        let staging = base.add(plan.staging + part * crate::gemm::STAGING);
+        // SAFETY: this warpgroup's part of the staging memory and of D.
+        unsafe { store::<P>(&total, args, problem, &tile, part, thread, staging) };
     }
 }
 
-/// Clears the rows of a stage from `rows` on: they belong to padding or to another
-/// group, hold any bits, and would be summed.
+/// Clears the rows of a stage from `rows` to the tensor cores' next step of 16: they belong to
+/// padding or to another group, hold any bits, and would be summed.
 ///
 /// # Safety
 /// All consumer threads call it with their number among them, on a stage whose bytes
 /// have arrived and that none of them has read yet.
 #[inline(always)]
-unsafe fn clear_tail(a: SmemAddr, b: SmemAddr, rows: u32, thread: u32) {
+unsafe fn clear_tail(fixed: SmemAddr, wide: SmemAddr, tile: &Tile, rows: u32, thread: u32) {
     // A row of a panel is 128 bytes wherever the swizzle puts its chunks.
     let chunk = thread % 8 * 16;
+    let end = rows.next_multiple_of(16);
     let mut row = rows + thread / 8;
-    while row < TILE_K {
+    while row < end {
         let offset = row * 128 + chunk;
         let mut panel = 0;
-        while panel < STAGE_A {
+        while panel < STAGE_FIXED {
             // SAFETY: inside the stage; this thread alone clears this chunk.
-            unsafe { shared::store_v4(a.add(panel + offset), 0) };
+            unsafe { shared::store_v4(fixed.add(panel + offset), [0; 4]) };
             panel += PANEL;
         }
         panel = 0;
-        while panel < STAGE_B {
+        while panel < tile.width() * 128 {
             // SAFETY: as above.
-            unsafe { shared::store_v4(b.add(panel + offset), 0) };
+            unsafe { shared::store_v4(wide.add(panel + offset), [0; 4]) };
             panel += PANEL;
         }
         row += THREADS / 8;
@@ -112,35 +127,4 @@ unsafe fn clear_tail(a: SmemAddr, b: SmemAddr, rows: u32, thread: u32) {
     fence::proxy_async_shared();
     // SAFETY: every consumer thread is here.
     unsafe { named_sync!(BARRIER, THREADS) };
-}
-
-/// Where this part's 64 rows of a tile go.
-#[inline(always)]
-fn target<P: Product>(
-    args: &GemmArgs,
-    problem: &Problem,
-    tile: &Tile,
-    part: u32,
-    sink: u32,
-) -> Target {
-    let first = tile.m + 64 * part;
-    let (row, rows, group) = match P::FORM {
-        Form::Forward | Form::Dgrad => (tile.row_start as u64 + first as u64, tile.rows, 0),
-        Form::Wgrad => (
-            first as u64,
-            problem.m,
-            tile.group as u64 * args.d_group_stride,
-        ),
-    };
-    let size = if sink == Sink::F32 as u32 || sink == Sink::AddF32 as u32 {
-        4
-    } else {
-        2
-    };
-    Target {
-        address: args.d + (group + row * args.d_row_stride + tile.n as u64) * size,
-        row_stride: args.d_row_stride,
-        rows: rows.saturating_sub(first),
-        columns: problem.n - tile.n,
-    }
 }

@@ -1,7 +1,7 @@
 //! The three products, as far as the roles differ: which operand is contiguous along
 //! what, and which boxes fill a stage.
 
-use crate::gemm::{Form, TILE_K, boxes};
+use crate::gemm::{Form, STAGE_FIXED, TILE_K, boxes};
 use crate::mma::tile::{KMajor, MnMajor, Operand, PANEL};
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma::{self, TensorMapRef};
@@ -20,16 +20,27 @@ pub struct Maps {
 pub trait Product {
     /// Its form.
     const FORM: Form;
-    /// How A lies in a stage.
-    type A: Operand;
-    /// How B lies in a stage.
-    type B: Operand;
+    /// How the fixed side lies in a stage.
+    type Fixed: Operand;
+    /// How the wide side lies in a stage.
+    type Wide: Operand;
 
-    /// Issues the loads of stage `step` of `tile`: A's bytes to `a`, B's to `b`, all of both counted by `bar`.
+    /// Bytes that a stage of `tile` gets: whole boxes, also where they reach outside the tensor.
+    fn bytes(tile: &Tile) -> u32;
+
+    /// Issues the loads of stage `step` of `tile`, all counted by `bar`.
     ///
     /// # Safety
-    /// The maps have the boxes of [`boxes`]; the stage at `a` and `b` is free and `bar` expects its bytes.
-    unsafe fn load(maps: Maps, tile: &Tile, step: u32, a: SmemAddr, b: SmemAddr, bar: SmemAddr);
+    /// The maps have the boxes of [`boxes`]; the stage at `fixed` and `wide` is free and `bar`
+    /// expects the tile's [`bytes`](Product::bytes).
+    unsafe fn load(
+        maps: Maps,
+        tile: &Tile,
+        step: u32,
+        fixed: SmemAddr,
+        wide: SmemAddr,
+        bar: SmemAddr,
+    );
 }
 
 /// `D[r, n] = sum_k A[r, k] B[g, n, k]`.
@@ -39,72 +50,143 @@ pub struct Dgrad;
 /// `D[g, m, n] = sum_r A[r, m] B[r, n]`.
 pub struct Wgrad;
 
-/// Panels of 64 columns in A's and B's part of a stage.
-const PANELS_A: u32 = crate::gemm::TILE_M / boxes::PANEL;
-const PANELS_B: u32 = crate::gemm::TILE_N / boxes::PANEL;
+/// Panels of 64 in the fixed side's part of a stage.
+const FIXED_PANELS: u32 = crate::gemm::SIDE / boxes::PANEL;
+/// Bytes of one box of rows.
+const BAND_BYTES: u32 = boxes::BAND * TILE_K * 2;
+
+/// Bytes of a stage whose wide side is rows.
+#[inline(always)]
+fn bytes_of_rows(tile: &Tile) -> u32 {
+    STAGE_FIXED + tile.width().div_ceil(boxes::BAND) * BAND_BYTES
+}
+
+/// The rows of a tile, [`boxes::BAND`] a box. Those past the tile belong to the next one, to
+/// padding or to another group; they multiply into columns of sums that are never written.
+///
+/// # Safety
+/// As [`Product::load`], for the wide side.
+#[inline(always)]
+unsafe fn load_rows(map: TensorMapRef, tile: &Tile, k: i32, wide: SmemAddr, bar: SmemAddr) {
+    let first = tile.row_start + tile.wide;
+    let mut row = 0;
+    while row < tile.width() {
+        // SAFETY: the caller's contract; bands of 32 rows of 128 bytes follow each other.
+        unsafe {
+            tma::load_2d(
+                wide.add(row * 2 * TILE_K),
+                map,
+                [k, (first + row) as i32],
+                bar,
+            )
+        };
+        row += boxes::BAND;
+    }
+}
 
 impl Product for Forward {
     const FORM: Form = Form::Forward;
-    type A = KMajor;
-    type B = KMajor;
+    type Fixed = KMajor;
+    type Wide = KMajor;
 
     #[inline(always)]
-    unsafe fn load(maps: Maps, tile: &Tile, step: u32, a: SmemAddr, b: SmemAddr, bar: SmemAddr) {
+    fn bytes(tile: &Tile) -> u32 {
+        bytes_of_rows(tile)
+    }
+
+    #[inline(always)]
+    unsafe fn load(
+        maps: Maps,
+        tile: &Tile,
+        step: u32,
+        fixed: SmemAddr,
+        wide: SmemAddr,
+        bar: SmemAddr,
+    ) {
         let k = (step * TILE_K) as i32;
         // SAFETY: the trait's contract.
         unsafe {
-            tma::load_2d(a, maps.a, [k, (tile.row_start + tile.m) as i32], bar);
-            tma::load_3d(b, maps.b, [k, tile.n as i32, tile.group as i32], bar);
+            tma::load_3d(
+                fixed,
+                maps.b,
+                [k, tile.fixed as i32, tile.group as i32],
+                bar,
+            );
+            load_rows(maps.a, tile, k, wide, bar);
         }
     }
 }
 
 impl Product for Dgrad {
     const FORM: Form = Form::Dgrad;
-    type A = KMajor;
-    type B = MnMajor;
+    type Fixed = MnMajor;
+    type Wide = KMajor;
 
     #[inline(always)]
-    unsafe fn load(maps: Maps, tile: &Tile, step: u32, a: SmemAddr, b: SmemAddr, bar: SmemAddr) {
+    fn bytes(tile: &Tile) -> u32 {
+        bytes_of_rows(tile)
+    }
+
+    #[inline(always)]
+    unsafe fn load(
+        maps: Maps,
+        tile: &Tile,
+        step: u32,
+        fixed: SmemAddr,
+        wide: SmemAddr,
+        bar: SmemAddr,
+    ) {
         let k = (step * TILE_K) as i32;
         // SAFETY: the trait's contract.
         unsafe {
-            tma::load_2d(a, maps.a, [k, (tile.row_start + tile.m) as i32], bar);
             let mut panel = 0;
-            while panel < PANELS_B {
-                let n = tile.n + panel * boxes::PANEL;
+            while panel < FIXED_PANELS {
+                let n = tile.fixed + panel * boxes::PANEL;
                 tma::load_3d(
-                    b.add(panel * PANEL),
+                    fixed.add(panel * PANEL),
                     maps.b,
                     [n as i32, k, tile.group as i32],
                     bar,
                 );
                 panel += 1;
             }
+            load_rows(maps.a, tile, k, wide, bar);
         }
     }
 }
 
 impl Product for Wgrad {
     const FORM: Form = Form::Wgrad;
-    type A = MnMajor;
-    type B = MnMajor;
+    type Fixed = MnMajor;
+    type Wide = MnMajor;
 
     #[inline(always)]
-    unsafe fn load(maps: Maps, tile: &Tile, step: u32, a: SmemAddr, b: SmemAddr, bar: SmemAddr) {
+    fn bytes(tile: &Tile) -> u32 {
+        STAGE_FIXED + tile.width().div_ceil(boxes::PANEL) * PANEL
+    }
+
+    #[inline(always)]
+    unsafe fn load(
+        maps: Maps,
+        tile: &Tile,
+        step: u32,
+        fixed: SmemAddr,
+        wide: SmemAddr,
+        bar: SmemAddr,
+    ) {
         let row = (tile.row_start + step * TILE_K) as i32;
         let mut panel = 0;
-        while panel < PANELS_A {
-            let m = tile.m + panel * boxes::PANEL;
+        while panel < FIXED_PANELS {
+            let m = tile.fixed + panel * boxes::PANEL;
             // SAFETY: the trait's contract.
-            unsafe { tma::load_2d(a.add(panel * PANEL), maps.a, [m as i32, row], bar) };
+            unsafe { tma::load_2d(fixed.add(panel * PANEL), maps.a, [m as i32, row], bar) };
             panel += 1;
         }
         panel = 0;
-        while panel < PANELS_B {
-            let n = tile.n + panel * boxes::PANEL;
+        while panel * boxes::PANEL < tile.width() {
+            let n = tile.wide + panel * boxes::PANEL;
             // SAFETY: the trait's contract.
-            unsafe { tma::load_2d(b.add(panel * PANEL), maps.b, [n as i32, row], bar) };
+            unsafe { tma::load_2d(wide.add(panel * PANEL), maps.b, [n as i32, row], bar) };
             panel += 1;
         }
     }

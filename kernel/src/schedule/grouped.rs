@@ -3,14 +3,17 @@
 //! Tiles are numbered group by group; block `b` of `n` takes tiles `b`, `b + n`, ... .
 //! The order is a function of the group sizes alone, so every role of a block (and
 //! every block) computes the same one without talking to the others.
+//!
+//! A group's wide side is split evenly: 299 rows are tiles of 152 and 147, not of 192 and 107,
+//! since a narrow product is bound by reading its fixed side.
 
 use core::num::NonZeroU32;
 
-use crate::gemm::{Form, ROW_ALIGN, Sink, TILE_K, TILE_M, TILE_N};
+use crate::gemm::{Form, MAX_WIDTH, ROW_ALIGN, SIDE, Sink, TILE_K};
 
-/// Row tiles that share their columns' operand before the columns move on.
+/// Wide tiles that share a part of the fixed side before it moves on.
 ///
-/// Neighbouring blocks then read the same part of B, and A's rows stay in L2.
+/// Neighbouring blocks then read the same weights, and the rows stay in L2.
 const BAND: u32 = 16;
 
 /// One group's place, derived from the sizes of the groups before it.
@@ -62,23 +65,45 @@ impl Problem {
         }
     }
 
-    /// Tiles along the rows of D of a group with this many rows.
-    pub const fn row_tiles(&self, rows: u32) -> u32 {
-        match self.form {
-            Form::Forward | Form::Dgrad => rows.div_ceil(TILE_M),
-            Form::Wgrad if self.adds && rows == 0 => 0,
-            Form::Wgrad => self.m.div_ceil(TILE_M),
-        }
+    /// Tiles along the fixed side.
+    pub const fn fixed_tiles(&self) -> u32 {
+        self.fixed_extent().div_ceil(SIDE)
     }
 
-    /// Tiles along the columns of D.
-    pub const fn column_tiles(&self) -> u32 {
-        self.n.div_ceil(TILE_N)
+    /// Tiles along the wide side, for a group with this many rows.
+    pub const fn wide_tiles(&self, rows: u32) -> u32 {
+        self.wide_extent(rows).div_ceil(MAX_WIDTH)
     }
 
     /// Tiles of a group with this many rows.
     pub const fn tiles(&self, rows: u32) -> u32 {
-        self.row_tiles(rows) * self.column_tiles()
+        self.wide_tiles(rows) * self.fixed_tiles()
+    }
+
+    /// Length of D along the fixed side.
+    pub const fn fixed_extent(&self) -> u32 {
+        match self.form {
+            Form::Forward | Form::Dgrad => self.n,
+            Form::Wgrad => self.m,
+        }
+    }
+
+    /// Length of D along the wide side, for a group with this many rows.
+    pub const fn wide_extent(&self, rows: u32) -> u32 {
+        match self.form {
+            Form::Forward | Form::Dgrad => rows,
+            Form::Wgrad if self.adds && rows == 0 => 0,
+            Form::Wgrad => self.n,
+        }
+    }
+
+    /// What the wide side is cut in multiples of: rows in the tensor cores' own step, columns in
+    /// whole lines of 128 bytes.
+    const fn unit(&self) -> u32 {
+        match self.form {
+            Form::Forward | Form::Dgrad => 8,
+            Form::Wgrad => 64,
+        }
     }
 
     /// Pipeline stages that each tile of a group with this many rows takes.
@@ -114,10 +139,42 @@ pub struct Tile {
     pub row_start: u32,
     /// Rows of the group.
     pub rows: u32,
-    /// First row of the tile: in the group's rows (forward, dgrad) or in D's M (wgrad).
-    pub m: u32,
-    /// First column of the tile.
-    pub n: u32,
+    /// Where it starts on the fixed side: in D's columns (forward, dgrad) or in D's M (wgrad).
+    pub fixed: u32,
+    /// Where it starts on the wide side: in the group's rows (forward, dgrad) or in D's columns.
+    pub wide: u32,
+    /// How much of the wide side it is, at most [`MAX_WIDTH`].
+    pub count: u32,
+}
+
+impl Tile {
+    /// Width of the product that covers it: the tensor cores' steps of 8, of 16 up to 64.
+    pub const fn width(&self) -> u32 {
+        width(self.count)
+    }
+}
+
+/// Width of the product that covers `count` of the wide side.
+pub const fn width(count: u32) -> u32 {
+    count.next_multiple_of(if count <= 64 { 16 } else { 8 })
+}
+
+/// Start and length of part `index` of `parts`, cut at multiples of `unit` as evenly as they allow.
+fn part(extent: u32, unit: NonZeroU32, parts: NonZeroU32, index: u32) -> (u32, u32) {
+    let units = extent.div_ceil(unit.get());
+    let (each, more) = (units / parts, units % parts);
+    let first = index * each + if index < more { index } else { more };
+    let last = first + each + (index < more) as u32;
+    let start = first * unit.get();
+    let end = last * unit.get();
+    (
+        start,
+        if end < extent {
+            end - start
+        } else {
+            extent - start
+        },
+    )
 }
 
 /// The tiles of one block, in order.
@@ -173,34 +230,38 @@ impl<T: GroupTable> Iterator for Tiles<T> {
         let group = self.group_of(number);
         let (row_start, rows) = self.table.rows(group);
         let index = number - self.table.first_tile(group);
-        let (row, column) = in_band(
-            index,
-            self.problem.row_tiles(rows),
-            self.problem.column_tiles(),
-        )?;
+        let wide_tiles = self.problem.wide_tiles(rows);
+        let (fixed, wide) = in_band(index, wide_tiles, self.problem.fixed_tiles())?;
+        let (wide, count) = part(
+            self.problem.wide_extent(rows),
+            NonZeroU32::new(self.problem.unit())?,
+            NonZeroU32::new(wide_tiles)?,
+            wide,
+        );
         Some(Tile {
             group,
             row_start,
             rows,
-            m: row * TILE_M,
-            n: column * TILE_N,
+            fixed: fixed * SIDE,
+            wide,
+            count,
         })
     }
 }
 
-/// Row and column tile of tile `index` of a group: bands of [`BAND`] row tiles, row by row
-/// inside a band's column. `None` only for a group without tiles.
-fn in_band(index: u32, row_tiles: u32, column_tiles: u32) -> Option<(u32, u32)> {
+/// Place on the fixed and on the wide side of tile `index` of a group: bands of [`BAND`] wide
+/// tiles, the wide side first inside a band. `None` only for a group without tiles.
+fn in_band(index: u32, wide_tiles: u32, fixed_tiles: u32) -> Option<(u32, u32)> {
     // NonZero: a plain division would bring a panic into the kernel.
-    let band = index / NonZeroU32::new(BAND * column_tiles)?;
+    let band = index / NonZeroU32::new(BAND * fixed_tiles)?;
     let first = band * BAND;
-    let height = NonZeroU32::new(if row_tiles - first < BAND {
-        row_tiles - first
+    let height = NonZeroU32::new(if wide_tiles - first < BAND {
+        wide_tiles - first
     } else {
         BAND
     })?;
-    let inside = index - first * column_tiles;
-    Some((first + inside % height, inside / height))
+    let inside = index - first * fixed_tiles;
+    Some((inside / height, first + inside % height))
 }
 
 #[cfg(test)]
@@ -243,33 +304,36 @@ mod tests {
         }
     }
 
+    /// Every element of D once, on both sides, and by as few tiles as the widest would take.
     fn check_cover(problem: Problem, rows: &[u32], blocks: u32) {
         let table = Table::new(&problem, rows, u32::MAX);
-        let mut seen = std::collections::HashSet::new();
-        for block in 0..blocks {
-            for tile in Tiles::new(&table, problem, block, blocks) {
-                assert!(tile.n < problem.n);
-                assert_eq!(tile.rows, rows[tile.group as usize]);
-                assert!(seen.insert((tile.group, tile.m, tile.n)), "{tile:?} twice");
-            }
-        }
-        let mut expect = 0;
+        let mut seen: Vec<Tile> = (0..blocks)
+            .flat_map(|block| Tiles::new(&table, problem, block, blocks))
+            .collect();
+        seen.sort_by_key(|tile| (tile.group, tile.fixed, tile.wide));
+        let mut seen = seen.into_iter();
         for (group, &rows) in rows.iter().enumerate() {
-            let m = if problem.form != Form::Wgrad {
-                rows
-            } else if problem.adds && rows == 0 {
-                0
-            } else {
-                problem.m
+            let (fixed, wide) = match problem.form {
+                Form::Wgrad if problem.adds && rows == 0 => (0, 0),
+                Form::Wgrad => (problem.m, problem.n),
+                _ => (problem.n, rows),
             };
-            for row in (0..m).step_by(TILE_M as usize) {
-                for column in (0..problem.n).step_by(TILE_N as usize) {
-                    assert!(seen.contains(&(group as u32, row, column)));
-                    expect += 1;
+            for fixed in (0..fixed).step_by(SIDE as usize) {
+                let mut covered = 0;
+                for _ in 0..wide.div_ceil(MAX_WIDTH) {
+                    let tile = seen.next().unwrap();
+                    assert_eq!(
+                        (tile.group, tile.rows, tile.fixed, tile.wide),
+                        (group as u32, rows, fixed, covered)
+                    );
+                    assert!((1..=MAX_WIDTH).contains(&tile.count), "{tile:?}");
+                    assert!(tile.width() <= MAX_WIDTH && tile.width() >= tile.count);
+                    covered += tile.count;
                 }
+                assert_eq!(covered, wide);
             }
         }
-        assert_eq!(seen.len(), expect);
+        assert_eq!(seen.next(), None);
     }
 
     #[test]
@@ -306,6 +370,29 @@ mod tests {
         ) {
             check_cover(Problem::new(form, m, n, 64, sink as u32), &rows, blocks);
         }
+    }
+
+    /// The largest part is at most one unit larger than the smallest.
+    #[test]
+    fn parts_are_even() {
+        let unit = NonZeroU32::new(8).unwrap();
+        let parts = |extent: u32, parts: u32| -> Vec<(u32, u32)> {
+            (0..parts)
+                .map(|index| part(extent, unit, NonZeroU32::new(parts).unwrap(), index))
+                .collect()
+        };
+        assert_eq!(parts(299, 2), [(0, 152), (152, 147)]);
+        assert_eq!(parts(193, 2), [(0, 104), (104, 89)]);
+        assert_eq!(parts(512, 3), [(0, 176), (176, 168), (344, 168)]);
+        assert_eq!(parts(1, 1), [(0, 1)]);
+    }
+
+    #[test]
+    fn widths_are_the_products_that_exist() {
+        assert_eq!(
+            [1, 16, 17, 64, 65, 72, 185, 192].map(width),
+            [16, 16, 32, 64, 72, 72, 192, 192]
+        );
     }
 
     #[test]
