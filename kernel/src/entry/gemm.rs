@@ -51,7 +51,7 @@ pub unsafe fn gemm<P: Product, E: Engine>(maps: Maps, args: &GemmArgs) {
     if warpgroup == 0 {
         // SAFETY: the whole warpgroup; its first thread is the producer.
         unsafe {
-            set_max_registers!(dec 32);
+            set_max_registers!(dec 40);
             if reg::thread_idx() == 0 {
                 load::<P, _>(tiles, &problem, maps, ring, base, &plan);
             }
@@ -59,7 +59,7 @@ pub unsafe fn gemm<P: Product, E: Engine>(maps: Maps, args: &GemmArgs) {
     } else {
         // SAFETY: the whole warpgroup, one part each.
         unsafe {
-            set_max_registers!(inc 240);
+            set_max_registers!(inc 232);
             multiply::<P, E, _>(tiles, &problem, args, warpgroup - 1, ring, base, &plan);
         }
     }

@@ -37,10 +37,11 @@ pub unsafe fn multiply<P: Product, E: Engine, T: GroupTable>(
     let thread = reg::thread_idx() % 128;
     let elected = thread.is_multiple_of(32);
     let mut stages = Consumer::new(ring);
-    let mut sums = Accumulators::zero();
     for tile in tiles {
         let depth = problem.depth(tile.rows);
         let mut total = Accumulators::zero();
+        // A chunk starts afresh, but what a narrow product leaves alone is added like the rest.
+        let mut sums = Accumulators::zero();
         let mut step = 0;
         while step < depth {
             let end = if depth - step < CHUNK {
