@@ -62,6 +62,12 @@ impl Child {
         }
     }
 
+    /// Sends one object, and waits for the answer.
+    pub fn call(&mut self, command: &Value) -> Result<Value> {
+        self.send(command)?;
+        self.answer()
+    }
+
     /// The end of its input is the end of its work.
     pub fn end_input(&mut self) {
         drop(self.to.take());
@@ -112,8 +118,7 @@ mod tests {
     #[test]
     fn commands_are_lines() {
         let mut child = shell(r#"read -r line; echo "{\"got\": $line}""#);
-        child.send(&json!({ "run": 3 })).expect("it listens");
-        let answer = child.answer().expect("an answer");
+        let answer = child.call(&json!({ "run": 3 })).expect("an answer");
         assert_eq!(answer, json!({ "got": { "run": 3 } }));
     }
 

@@ -1,36 +1,84 @@
-//! `bench gemm`: the products against the clock.
+//! `bench gemm`: the grouped GEMM against cuBLAS, PyTorch and DeepGEMM, in one run, on the same
+//! inputs.
 
-use anyhow::{Result, bail, ensure};
+mod baseline;
+mod cases;
+mod ours;
+mod report;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use comfy_table::{Table, presets};
 use half::bf16;
-use mok::gemm::{Form, GemmCall, GroupedGemm, MAX_GROUPS, Matrix};
-use mok::{Buffer, Device, Groups, fill};
-use serde::Serialize;
+use mok::gemm::{Form, GroupedGemm, Sink};
+use mok::{Arch, Buffer, Device, fill};
+use serde_json::Value;
 
-use super::{BLOCK, median, tiled};
+use super::{BLOCK, Difference, SAME};
 use crate::backend;
 use crate::machine::Machine;
 use crate::progress::Progress;
+use baseline::{Baseline, DEEP_GEMM, Loaded, SWIGLU, Yardstick};
+use cases::{Case, Filter, Gemm, Spread};
+use ours::Ours;
+use report::{Contest, Own, Report, Rival, Timing, Yardsticks};
 
-/// Time the grouped GEMM in its three forms
+/// Time the grouped GEMM against cuBLAS, PyTorch and DeepGEMM, round by round, on the same inputs
 ///
-/// Random data, events around every launch, the median of all samples; TFLOP/s count real rows
-/// only. Rows are spread over the groups at random, as a router does.
+/// Each round runs every side a few times, so that heat and clocks meet all alike; only one side
+/// is busy at a time. The others are in a process of their own, with the program that this one
+/// carries: cuBLAS (torch.matmul) for the dense case, torch._grouped_mm and DeepGEMM for grouped
+/// ones. Random data, events around every launch, ratios of medians over all rounds; TFLOP/s count
+/// real rows only. Outputs are compared, and the command fails if they differ.
+///
+/// The roofline of a product is the larger of its arithmetic at the rate of cuBLAS (8192^3) and its
+/// bytes, each once, at the rate of a device copy; both are measured in the same rounds.
 #[derive(Parser, Debug)]
 #[command(after_help = "\
 Examples:
-  ./xtask bench gemm
-  ./xtask bench gemm --shape dsv3 --samples 50
-  ./xtask bench gemm --groups 64 --rows 32768 --n 4096 --k 7168 --json
+  ./xtask bench gemm --results gemm.json
+  ./xtask bench gemm --case dsv3 --gemm down --routing zipf --form forward,dgrad
+  ./xtask bench gemm --case dense,qwen3.5 --form wgrad --sink bf16,add-f32
+  ./xtask bench gemm --groups 64 --rows 32768 --n 4096 --k 7168 --without deep-gemm
+  ./xtask bench gemm --case kimi-k2.7 --ours-only --json
 
-The named shapes are gate and up in one product (n = 2 I, k = H) at two ranks.")]
+Cases are one expert-parallel rank of two: \"gate-up\" is gate and up in one product (n = 2 I,
+k = H), \"down\" the other (n = H, k = I). \"dense\" is one product of 8192^3.
+
+All of it takes 3 to 5 minutes on an H200 (measured launches under one of them); the first run on a
+machine compiles DeepGEMM's kernels, which needs nvcc. DeepGEMM comes as the wheels sgl-deep-gemm
+0.1.4 and apache-tvm-ffi 0.1.11; without it grouped forward and dgrad fail, unless it is left out.
+
+Exit status: 0 if all outputs agree, 1 if any differ, 2 for errors.")]
 pub struct Args {
-    /// A named shape; all of them if neither this nor --groups is given
-    #[arg(long, value_parser = ["kimi-k2.7", "qwen3.5", "dsv3"])]
-    shape: Option<String>,
-    /// Number of groups
-    #[arg(long, requires_all = ["rows", "n", "k"], conflicts_with = "shape")]
+    /// Only these cases; all if not given
+    #[arg(
+        long = "case",
+        visible_alias = "shape",
+        value_delimiter = ',',
+        value_parser = ["dense", "kimi-k2.7", "qwen3.5", "dsv3"]
+    )]
+    cases: Vec<String>,
+    /// Only these products of the layers
+    #[arg(long = "gemm", value_enum, value_delimiter = ',')]
+    gemms: Vec<Gemm>,
+    /// Only these routings
+    #[arg(long = "routing", value_enum, value_delimiter = ',')]
+    routings: Vec<Spread>,
+    /// Only these forms
+    #[arg(long = "form", value_delimiter = ',', value_parser = ["forward", "dgrad", "wgrad"])]
+    forms: Vec<String>,
+    /// Only these places for weight gradients
+    #[arg(
+        long = "sink",
+        value_delimiter = ',',
+        value_parser = ["bf16", "f32", "add-f32", "add-bf16"]
+    )]
+    sinks: Vec<String>,
+    /// Number of groups, for a shape of one's own
+    #[arg(long, requires_all = ["rows", "n", "k"], conflicts_with_all = ["cases", "gemms"])]
     groups: Option<u32>,
     /// Rows of all groups together
     #[arg(long, requires = "groups")]
@@ -41,13 +89,30 @@ pub struct Args {
     /// Depth of the forward product
     #[arg(long, requires = "groups")]
     k: Option<u32>,
-    /// Timed launches of each form
-    #[arg(long, default_value_t = 30)]
+    /// Rounds, in each of which every side runs
+    #[arg(long, default_value_t = 12)]
+    rounds: usize,
+    /// Timed launches of a side in a round
+    #[arg(long, default_value_t = 3)]
     samples: usize,
-    /// Launches before the first timed one
-    #[arg(long, default_value_t = 5)]
+    /// Launches before the first timed one of a round
+    #[arg(long, default_value_t = 1)]
     warmup: usize,
-    /// Most SMs to use; all if not said
+    /// Leave these out of the comparison
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_parser = ["deep-gemm", "deep-gemm-wgrad"],
+        conflicts_with = "ours_only"
+    )]
+    without: Vec<String>,
+    /// Compare with nobody: no Python is needed, and outputs are not checked
+    #[arg(long)]
+    ours_only: bool,
+    /// Python with PyTorch
+    #[arg(long, default_value = "python3")]
+    python: String,
+    /// Most SMs for this library's products; all if not said
     #[arg(long)]
     sms: Option<u32>,
     /// Which GPU
@@ -56,205 +121,333 @@ pub struct Args {
     /// Seed of the routing and the data
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Print one JSON object with every sample on standard output
+    /// Write every sample to this file
+    #[arg(long, visible_alias = "out")]
+    results: Option<PathBuf>,
+    /// Print the report with every sample on standard output
     #[arg(long)]
     json: bool,
 }
 
-struct Shape {
-    name: String,
-    groups: u32,
-    rows: u32,
-    n: u32,
-    k: u32,
-}
-
+/// Each sample keeps two events.
 const MAX_SAMPLES: usize = 100_000;
-
-/// (name, groups, rows, n, k)
-const NAMED: [(&str, u32, u32, u32, u32); 3] = [
-    ("kimi-k2.7", 192, 57_344, 4096, 7168),
-    ("qwen3.5", 256, 71_680, 2048, 4096),
-    ("dsv3", 128, 65_536, 4096, 7168),
-];
+const MAX_ROUNDS: usize = 1000;
 
 impl Args {
-    fn shapes(&self) -> Result<Vec<Shape>> {
-        if let (Some(groups), Some(rows), Some(n), Some(k)) =
-            (self.groups, self.rows, self.n, self.k)
-        {
-            ensure!(
-                (1..=MAX_GROUPS).contains(&groups),
-                "--groups must be 1 to {MAX_GROUPS}"
-            );
-            let name = format!("{groups}x{n}x{k}");
-            return Ok(vec![Shape {
-                name,
-                groups,
-                rows,
-                n,
-                k,
-            }]);
+    fn filter(&self) -> Filter<'_> {
+        Filter {
+            cases: &self.cases,
+            gemms: &self.gemms,
+            routings: &self.routings,
+            forms: &self.forms,
+            sinks: &self.sinks,
         }
-        Ok(NAMED
-            .into_iter()
-            .filter(|(name, ..)| self.shape.as_deref().is_none_or(|wanted| wanted == *name))
-            .map(|(name, groups, rows, n, k)| Shape {
-                name: name.to_owned(),
-                groups,
-                rows,
-                n,
-                k,
-            })
-            .collect())
     }
-}
 
-#[derive(Serialize)]
-struct Report {
-    schema: &'static str,
-    #[serde(flatten)]
-    machine: Machine,
-    sms: u32,
-    results: Vec<Timing>,
-}
+    fn chosen(&self) -> Result<Vec<Case>> {
+        ensure!(
+            (1..=MAX_SAMPLES).contains(&self.samples),
+            "--samples must be 1 to {MAX_SAMPLES}"
+        );
+        ensure!(
+            (1..=MAX_ROUNDS).contains(&self.rounds),
+            "--rounds must be 1 to {MAX_ROUNDS}"
+        );
+        ensure!(
+            self.warmup <= MAX_SAMPLES,
+            "--warmup must be at most {MAX_SAMPLES}"
+        );
+        match (self.groups, self.rows, self.n, self.k) {
+            (Some(groups), Some(rows), Some(n), Some(k)) => {
+                self.filter().custom(self.seed, groups, rows, n, k)
+            }
+            _ => self.filter().cases(self.seed),
+        }
+    }
 
-#[derive(Serialize)]
-struct Timing {
-    shape: String,
-    form: &'static str,
-    groups: u32,
-    rows: u64,
-    n: u32,
-    k: u32,
-    median_ms: f32,
-    tflops: f64,
-    samples_ms: Vec<f32>,
+    fn write(&self, report: &Report) -> Result<()> {
+        let Some(results) = &self.results else {
+            return Ok(());
+        };
+        let text = serde_json::to_string_pretty(report)?;
+        std::fs::write(results, text).with_context(|| format!("writing {}", results.display()))
+    }
 }
 
 /// `xtask bench gemm`.
 pub fn run(args: &Args) -> Result<bool> {
-    // Each keeps two events.
-    ensure!(
-        (1..=MAX_SAMPLES).contains(&args.samples),
-        "--samples must be 1 to {MAX_SAMPLES}"
-    );
-    let shapes = args.shapes()?;
+    let cases = args.chosen()?;
     let device = backend::require("bench gemm", args.device)?;
     let sms = args.sms.unwrap_or(device.sm_count());
-    let gemm = GroupedGemm::new(&device)?.with_sms(sms)?;
-    let progress = Progress::new(3 * shapes.len());
-    let mut results = Vec::new();
-    for shape in &shapes {
-        results.extend(time(args, &device, &gemm, shape, &progress)?);
-    }
-    drop(progress);
-    let report = Report {
-        schema: "mok-bench/1",
-        machine: Machine::of(&device)?,
-        sms,
-        results,
+    let bench = Bench {
+        args,
+        forms: args.filter().forms(),
+        gemm: GroupedGemm::new(&device)?.with_sms(sms)?,
+        folder: tempfile::tempdir()?,
+        progress: Progress::new(args.rounds * cases.len()),
+        device,
     };
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-        return Ok(true);
+    let mut report = Report {
+        schema: "mok-bench-gemm/1",
+        machine: Machine::of(&bench.device)?,
+        sms,
+        baseline: Value::Null,
+        without: args.without.clone(),
+        arguments: std::env::args().skip(1).collect(),
+        results: Vec::new(),
+    };
+    // Before anything is measured: a file that can't be written should cost no time.
+    args.write(&report)?;
+    bench.all(&cases, &mut report)?;
+    drop(bench);
+    match args.json {
+        true => println!("{}", serde_json::to_string(&report)?),
+        false => report.show(),
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(["shape", "form", "median ms", "TFLOP/s"]);
-    for timing in &report.results {
-        table.add_row([
-            timing.shape.clone(),
-            timing.form.to_owned(),
-            format!("{:.3}", timing.median_ms),
-            format!("{:.0}", timing.tflops),
-        ]);
+    let differing: Vec<&Timing> = report
+        .results
+        .iter()
+        .filter(|timing| timing.difference() > SAME)
+        .collect();
+    for timing in &differing {
+        eprintln!(
+            "{}: outputs differ from the baseline's by {:.1e} (at most {SAME:.0e} is right)",
+            timing.title(),
+            timing.difference()
+        );
     }
-    println!("{table}\n");
-    println!("{}, {} SMs", report.machine, report.sms);
-    Ok(true)
+    Ok(differing.is_empty())
 }
 
-fn time(
-    args: &Args,
-    device: &Device,
-    gemm: &GroupedGemm,
-    shape: &Shape,
-    progress: &Progress,
-) -> Result<Vec<Timing>> {
-    progress.at(format!("{}: data", shape.name));
-    let mut sizes = vec![0u32; shape.groups as usize];
-    for row in 0..shape.rows {
-        sizes[(fill::hash(args.seed, row.into()) % u64::from(shape.groups)) as usize] += 1;
-    }
-    let groups = Groups::new(&sizes)?;
-    let (rows, n, k) = (
-        groups.capacity() as usize,
-        shape.n as usize,
-        shape.k as usize,
-    );
-    let elements =
-        |factors: [usize; 3]| match factors.into_iter().try_fold(1usize, usize::checked_mul) {
-            Some(elements) => Ok(elements),
-            None => bail!("{factors:?} elements overflow"),
+/// What all cases share.
+struct Bench<'a> {
+    args: &'a Args,
+    forms: Vec<(Form, Vec<Sink>)>,
+    device: Device,
+    gemm: GroupedGemm,
+    folder: tempfile::TempDir,
+    progress: Progress,
+}
+
+/// A baseline with a case loaded.
+struct Rivals<'a> {
+    baseline: &'a mut Baseline,
+    loaded: Loaded,
+}
+
+/// Samples of one side, round by round.
+type Samples = Vec<Vec<f32>>;
+
+impl Bench<'_> {
+    fn all(&self, cases: &[Case], report: &mut Report) -> Result<()> {
+        let args = self.args;
+        self.progress.at("data");
+        let numbers = fill::normal::<bf16>(args.seed, BLOCK, 1.0);
+        let block = self.device.buffer_from(&numbers)?;
+        let mut baseline = match args.ours_only {
+            true => None,
+            false => {
+                self.progress.at("starting PyTorch");
+                let mut required = false;
+                for case in cases {
+                    for &(form, _) in &self.forms {
+                        required |= self.deep_gemm_required(case, form)?;
+                    }
+                }
+                let mut baseline = Baseline::start(
+                    &args.python,
+                    args.device,
+                    &args.without,
+                    required,
+                    self.folder.path(),
+                    &numbers,
+                )?;
+                report.baseline = baseline.versions.clone();
+                self.progress.at("compiling DeepGEMM's kernels");
+                let grouped = cases.iter().filter(|case| !case.is_plain());
+                let loads: Vec<Value> = grouped.map(|case| case.load(&self.forms)).collect();
+                baseline.prepare(&loads)?;
+                Some(baseline)
+            }
         };
-    let weights = elements([groups.len(), n, k])?;
-    let stream = device.stream()?;
-    let sizes = device.buffer_from(&sizes)?;
-    let x = random(device, args.seed, elements([rows, k, 1])?)?;
-    let dy = random(device, args.seed.wrapping_add(1), elements([rows, n, 1])?)?;
-    let w = random(device, args.seed.wrapping_add(2), weights)?;
-    // The largest of the three products; the others use a part.
-    let most = weights.max(rows * n).max(rows * k);
-    let d = device.buffer_uninit::<bf16>(most)?;
-    let at = groups.at(sizes.ptr());
-    let [x, dy, w, d] = [&x, &dy, &w, &d].map(Matrix::of);
-    let calls = [
-        GemmCall::forward(at, shape.n, shape.k, x, w, d),
-        GemmCall::dgrad(at, shape.k, shape.n, dy, w, d),
-        GemmCall::wgrad(at, shape.n, shape.k, dy, x, d),
-    ];
-    let mut timings = Vec::new();
-    for (form, call) in Form::ALL.into_iter().zip(&calls) {
-        progress.at(format!("{}: {}", shape.name, form.name()));
-        let mut samples = Vec::with_capacity(args.samples);
-        let events = (0..args.samples)
-            .map(|_| Ok((device.event()?, device.event()?)))
-            .collect::<Result<Vec<_>>>()?;
-        for _ in 0..args.warmup {
-            // SAFETY: the buffers outlive the synchronisation below; only this stream uses them.
-            unsafe { gemm.enqueue(call, &stream) }?;
+        drop(numbers);
+        for case in cases {
+            let timing = self.case(case, baseline.as_mut(), &block);
+            report.results.push(timing.with_context(|| case.title())?);
+            // After each case: what was measured is kept whatever comes.
+            args.write(report)?;
         }
-        for (start, end) in &events {
-            start.record(&stream)?;
-            // SAFETY: as above.
-            unsafe { gemm.enqueue(call, &stream) }?;
-            end.record(&stream)?;
-        }
-        stream.synchronize()?;
-        for (start, end) in &events {
-            samples.push(start.elapsed_ms(end)?);
-        }
-        let median_ms = median(&samples);
-        let work = 2.0 * groups.real_rows() as f64 * n as f64 * k as f64;
-        timings.push(Timing {
-            shape: shape.name.clone(),
-            form: form.name(),
-            groups: shape.groups,
-            rows: groups.real_rows(),
-            n: shape.n,
-            k: shape.k,
-            median_ms,
-            tflops: work / f64::from(median_ms) / 1e9,
-            samples_ms: samples,
-        });
-        progress.step();
+        Ok(())
     }
-    Ok(timings)
-}
 
-/// Random numbers on the device; large tensors repeat a block.
-fn random(device: &Device, seed: u64, len: usize) -> Result<Buffer<bf16>> {
-    let block = device.buffer_from(&fill::normal::<bf16>(seed, len.min(BLOCK), 1.0))?;
-    Ok(tiled(device, &block, 0, len)?)
+    /// Whether DeepGEMM has something to say, and nobody left it out. Its weight gradient goes where
+    /// ours need not, and is extra.
+    fn deep_gemm_required(&self, case: &Case, form: Form) -> Result<bool> {
+        let left_out = self.args.without.iter().any(|left| left == DEEP_GEMM);
+        let takes_part = form != Form::Wgrad && !case.is_plain();
+        Ok(takes_part && !left_out && self.device.arch()? == Arch::Sm90a)
+    }
+
+    fn case(
+        &self,
+        case: &Case,
+        baseline: Option<&mut Baseline>,
+        block: &Buffer<bf16>,
+    ) -> Result<Timing> {
+        self.progress.at(format!("{}: data", case.title()));
+        let mut rivals = match baseline {
+            None => None,
+            Some(baseline) => {
+                let loaded = baseline.load(case, &self.forms)?;
+                for &(form, _) in &self.forms {
+                    let there = loaded.sides(form).iter().any(|side| side == DEEP_GEMM);
+                    ensure!(
+                        there || !self.deep_gemm_required(case, form)?,
+                        "DeepGEMM did not take part in {}, though nobody left it out",
+                        form.name()
+                    );
+                }
+                Some(Rivals { baseline, loaded })
+            }
+        };
+        let mut ours = Ours::new(&self.device, &self.gemm, case, &self.forms, block)?;
+        let (matmul, copy, samples) = self.rounds(case, &mut ours, rivals.as_mut())?;
+        let yardsticks = rivals.as_ref().map(|rivals| {
+            let baseline = &rivals.baseline;
+            let (operations, bytes) = (baseline.matmul_operations, baseline.copy_bytes);
+            Yardsticks::new(operations, matmul, bytes, copy)
+        });
+        let mut contests = Vec::with_capacity(self.forms.len());
+        for ((form, sinks), sides) in self.forms.iter().zip(samples) {
+            let names = rivals
+                .as_ref()
+                .map_or(&[][..], |rivals| rivals.loaded.sides(*form));
+            let (own, others) = sides.split_at(sinks.len());
+            let others = names.iter().zip(others);
+            let theirs: Vec<Rival> = others
+                .map(|(name, samples)| Rival::new(name, case.operations(), samples.clone()))
+                .collect();
+            let own = sinks.iter().zip(own).map(|(&sink, samples)| {
+                let samples = samples.clone();
+                Own::new(case, *form, sink, samples, &theirs, yardsticks.as_ref())
+            });
+            let mut own: Vec<Own> = own.collect();
+            if let Some(rivals) = &mut rivals {
+                let differences = self.compare(case, *form, sinks, &mut ours, rivals)?;
+                for (own, differences) in own.iter_mut().zip(differences) {
+                    own.differences = differences;
+                }
+            }
+            contests.push(Contest {
+                form: form.name(),
+                ours: own,
+                theirs,
+            });
+        }
+        Ok(Timing {
+            case: case.name.clone(),
+            gemm: case.gemm,
+            routing: case.routing,
+            groups: case.groups.len(),
+            rows: case.groups.real_rows(),
+            largest_group: case.groups.sizes().iter().copied().max().unwrap_or(0),
+            n: case.n,
+            k: case.k,
+            yardsticks,
+            forms: contests,
+            notes: rivals.map_or_else(Vec::new, |rivals| rivals.loaded.notes),
+        })
+    }
+
+    /// Samples of both yardsticks, and for each form of each sink and then of each rival.
+    fn rounds(
+        &self,
+        case: &Case,
+        ours: &mut Ours<'_>,
+        mut rivals: Option<&mut Rivals<'_>>,
+    ) -> Result<(Samples, Samples, Vec<Vec<Samples>>)> {
+        let (warmup, timed) = (self.args.warmup, self.args.samples);
+        let (mut matmul, mut copy) = (Vec::new(), Vec::new());
+        let names: Vec<Vec<String>> = self
+            .forms
+            .iter()
+            .map(|(form, _)| match &rivals {
+                Some(rivals) => rivals.loaded.sides(*form).to_vec(),
+                None => Vec::new(),
+            })
+            .collect();
+        let mut samples: Vec<Vec<Samples>> = self
+            .forms
+            .iter()
+            .zip(&names)
+            .map(|((_, sinks), names)| vec![Vec::new(); sinks.len() + names.len()])
+            .collect();
+        for round in 0..self.args.rounds {
+            let number = round + 1;
+            self.progress.at(format!(
+                "{}: round {number} of {}",
+                case.title(),
+                self.args.rounds
+            ));
+            if let Some(rivals) = &mut rivals {
+                matmul.push(rivals.baseline.measure(Yardstick::Matmul, warmup, timed)?);
+                copy.push(rivals.baseline.measure(Yardstick::Copy, warmup, timed)?);
+            }
+            for (((form, sinks), names), sides) in self.forms.iter().zip(&names).zip(&mut samples) {
+                let count = sides.len();
+                // Each side is first in turn: none always meets the chip that another has warmed.
+                for side in (0..count).map(|side| (side + round) % count) {
+                    let times = match (sinks.get(side), &mut rivals) {
+                        (Some(&sink), _) => ours.time(*form, sink, warmup, timed),
+                        (None, Some(rivals)) => {
+                            let name = &names[side - sinks.len()];
+                            rivals.baseline.time(*form, name, warmup, timed)
+                        }
+                        (None, None) => continue,
+                    };
+                    sides[side].push(times?);
+                }
+            }
+            self.progress.step();
+        }
+        Ok((matmul, copy, samples))
+    }
+
+    /// How far our output is from each rival's, for each sink.
+    fn compare(
+        &self,
+        case: &Case,
+        form: Form,
+        sinks: &[Sink],
+        ours: &mut Ours<'_>,
+        rivals: &mut Rivals<'_>,
+    ) -> Result<Vec<BTreeMap<String, f64>>> {
+        let wanted = case.sample(form, self.args.seed);
+        let folder: &Path = self.folder.path();
+        let mut theirs = Vec::new();
+        for name in rivals
+            .loaded
+            .sides(form)
+            .iter()
+            .filter(|&name| name != SWIGLU)
+        {
+            let columns = case.columns(form);
+            let rows = rivals.baseline.rows(form, name, &wanted, columns, folder)?;
+            theirs.push((name.clone(), rows));
+        }
+        let mut differences = Vec::new();
+        for &sink in sinks {
+            let own = ours.rows(form, sink, &wanted)?;
+            let from = |rows: &[f32]| {
+                let mut difference = Difference::default();
+                for (&own, &other) in own.iter().zip(rows) {
+                    difference.add(own.into(), other.into());
+                }
+                difference.norm()
+            };
+            let all = theirs.iter().map(|(name, rows)| (name.clone(), from(rows)));
+            differences.push(all.collect());
+        }
+        Ok(differences)
+    }
 }
