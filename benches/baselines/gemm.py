@@ -15,6 +15,7 @@ It takes one JSON object a line on standard input and answers with one on standa
   {"save": {"side": s, "form": f, "rows": [...], "file": "FILE"}}   these rows of one product, f32
 """
 
+import gc
 import importlib.metadata
 import json
 import subprocess
@@ -197,6 +198,12 @@ def yardsticks(block, device):
     return {"matmul": {"cublas": lambda: a @ b.t()}, "copy": {"torch": lambda: target.copy_(source)}}
 
 
+def forget():
+    """Frees what the last case held: it and its products refer to each other."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
 def timed(product, warmup, count):
     """Launches that follow one another without a gap; events around each."""
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
@@ -247,7 +254,7 @@ def compile_cases(device):
             case = Case({**load, "forms": [form]}, None, device, package, (), only_deep=True)
             case.first_run()
             case = None
-            torch.cuda.empty_cache()
+            forget()
 
 
 def serve(number, device, without):
@@ -283,15 +290,16 @@ def serve(number, device, without):
         elif "load" in command:
             # All that holds the last case's tensors.
             case, sides = None, {}
-            torch.cuda.empty_cache()
+            forget()
             case = Case(command["load"], block, device, package, without)
             case.first_run()
             sides = {**case.sides, **measures}
             answer(sides={form: list(of) for form, of in case.sides.items()}, notes=case.notes)
         elif "run" in command:
             run = command["run"]
-            product = sides[run["form"]][run["side"]]
-            answer(times=timed(product, run["warmup"], run["timed"]))
+            # In no variable: it would keep its case's tensors when the next is loaded.
+            times = timed(sides[run["form"]][run["side"]], run["warmup"], run["timed"])
+            answer(times=times)
         elif "save" in command:
             save = command["save"]
             rows = case.rows(save["side"], save["form"], save["rows"])
