@@ -1,5 +1,7 @@
 //! On what something was measured or recorded, and of what: the head of every such file.
 
+use std::fmt;
+
 use mok::{Device, Image, kernels};
 use serde::Serialize;
 
@@ -34,9 +36,13 @@ impl Machine {
             commit: place::commit(),
         })
     }
+}
 
-    /// The commit, or that there is none.
-    pub fn commit(&self) -> &str {
-        self.commit.as_deref().unwrap_or("unknown")
+/// As it stands below a table.
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}, {}, {}", self.device, self.driver, self.image)?;
+        writeln!(f, "PTX {}", self.ptx_sha256)?;
+        write!(f, "commit {}", self.commit.as_deref().unwrap_or("unknown"))
     }
 }

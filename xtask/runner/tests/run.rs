@@ -88,11 +88,25 @@ fn benchmarks_refuse_sizes_before_they_look_for_a_gpu() {
     let shape = ["--rows", "1", "--n", "8", "--k", "8", "--groups"];
     let groups = |number| [&["bench", "gemm"], &shape[..], &[number]].concat();
     let samples = |number| vec!["bench", "gemm", "--samples", number];
+    let own = |n| {
+        vec![
+            "bench", "gemm", "--groups", "1", "--rows", "1", "--k", "8", "--n", n,
+        ]
+    };
     for (args, limit) in [
         (groups("0"), "1 to 1024"),
         (groups("4294967295"), "1 to 1024"),
         (samples("0"), "1 to 100000"),
         (samples("18446744073709551615"), "1 to 100000"),
+        (vec!["bench", "gemm", "--rounds", "0"], "1 to 1000"),
+        (own("0"), "multiple of 8"),
+        (own("4294967295"), "multiple of 8"),
+        // What an own shape leaves without meaning.
+        ([own("8"), vec!["--case", "dense"]].concat(), "--case"),
+        (
+            vec!["bench", "gemm", "--ours-only", "--without", "deep-gemm"],
+            "--ours-only",
+        ),
     ] {
         let output = runner(&args);
         assert_eq!(output.status.code(), Some(2));

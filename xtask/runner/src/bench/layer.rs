@@ -15,6 +15,7 @@ use mok::layer::Transport;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::{BLOCK, Difference, SAME, median};
 use crate::backend;
 use crate::machine::Machine;
 use crate::progress::Progress;
@@ -74,11 +75,6 @@ pub struct Args {
 
 /// The four that speed is claimed on.
 const SHAPES: [&str; 4] = ["kimi-k2.7", "qwen3.5", "dsv3", "qwen3-235b"];
-/// Elements of the block that weights repeat: odd, so that no two experts are the same.
-const BLOCK: usize = (32 << 20) - 57;
-/// The most that outputs of two right implementations may differ, by norm.
-const SAME: f64 = 1e-2;
-
 /// What every side computes on.
 pub struct Inputs {
     shape: LayerShape,
@@ -327,7 +323,7 @@ fn compare(inputs: &Inputs, ours: &mut Ours, baseline: &mut Baseline) -> Result<
     let file = |rank: usize| folder.path().join(format!("out{rank}.bin"));
     baseline.save(|rank| file(rank).display().to_string())?;
     let outputs = ours.outputs()?;
-    let (mut error, mut norm) = (0.0, 0.0);
+    let mut difference = Difference::default();
     for (rank, output) in outputs.iter().enumerate() {
         let bytes = std::fs::read(file(rank))?;
         let theirs: &[bf16] = bytemuck::try_cast_slice(&bytes).map_err(anyhow::Error::msg)?;
@@ -337,23 +333,10 @@ fn compare(inputs: &Inputs, ours: &mut Ours, baseline: &mut Baseline) -> Result<
             "the baseline's output has another size"
         );
         for (own, other) in output.iter().zip(theirs) {
-            error += (own.to_f64() - other.to_f64()).powi(2);
-            norm += other.to_f64().powi(2);
+            difference.add(own.to_f64(), other.to_f64());
         }
     }
-    // A NaN anywhere is no small difference.
-    let difference = (error / norm).sqrt();
-    Ok(if difference.is_nan() {
-        f64::MAX
-    } else {
-        difference
-    })
-}
-
-fn median(samples: &[f32]) -> f32 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f32::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f32::NAN)
+    Ok(difference.norm())
 }
 
 fn show(report: &Report, json: bool) -> Result<()> {
@@ -386,15 +369,7 @@ fn show(report: &Report, json: bool) -> Result<()> {
         }
     }
     println!("{table}\n");
-    println!(
-        "{}, {}, {}\nPTX {}\ncommit {}\nbaseline {}",
-        report.machine.device,
-        report.machine.driver,
-        report.machine.image,
-        report.machine.ptx_sha256,
-        report.machine.commit(),
-        report.baseline
-    );
+    println!("{}\nbaseline {}", report.machine, report.baseline);
     Ok(())
 }
 
@@ -406,7 +381,6 @@ mod tests {
     fn a_pass_takes_as_long_as_its_slowest_rank() {
         assert_eq!(slowest(&[vec![1.0, 5.0], vec![2.0, 4.0]]), [2.0, 5.0]);
         assert!(slowest(&[]).is_empty());
-        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
     }
 
     #[test]

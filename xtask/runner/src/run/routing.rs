@@ -39,7 +39,7 @@ impl Routes {
 }
 
 /// A number above 0 and at most 1.
-fn uniform(seed: u64, index: u64) -> f64 {
+pub fn uniform(seed: u64, index: u64) -> f64 {
     ((fill::hash(seed, index) >> 11) + 1) as f64 / (1u64 << 53) as f64
 }
 

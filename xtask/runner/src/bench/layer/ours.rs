@@ -12,6 +12,7 @@ use mok::{Buffer, Device};
 use mok_kernel::route::local_experts;
 
 use super::Inputs;
+use crate::bench::tiled;
 
 /// What a rank is told to do.
 #[derive(Clone, Copy, Debug)]
@@ -126,26 +127,14 @@ impl Drop for Ours {
     }
 }
 
-/// A block again and again, as the baseline has it: tens of gigabytes made on the host would take
-/// minutes.
-fn tiled(device: &Device, block: &[bf16], scale: f32, len: usize) -> Result<Buffer<bf16>> {
+/// The block, scaled, again and again, as the baseline has it.
+fn scaled(device: &Device, block: &[bf16], scale: f32, len: usize) -> Result<Buffer<bf16>> {
     let scaled: Vec<bf16> = block
         .iter()
+        .take(len)
         .map(|value| bf16::from_f32(value.to_f32() * scale))
         .collect();
-    let part = device.buffer_from(&scaled[..scaled.len().min(len)])?;
-    if len <= scaled.len() {
-        return Ok(part);
-    }
-    let mut all = device.buffer_uninit(len)?;
-    let stream = device.stream()?;
-    for start in (0..len).step_by(scaled.len()) {
-        let end = len.min(start + scaled.len());
-        let from = part.slice(..end - start)?;
-        all.slice_mut(start..end)?.copy_from_device(from, &stream)?;
-    }
-    stream.synchronize()?;
-    Ok(all)
+    Ok(tiled(device, &device.buffer_from(&scaled)?, 0, len)?)
 }
 
 /// One rank's life.
@@ -164,7 +153,7 @@ fn serve(
     let local = local_experts(rank as u32, shape.experts, ranks as u32) as usize;
     let (hidden, inner) = (shape.hidden as usize, shape.intermediate as usize);
     let shared = shape.shared as usize;
-    let weights = |scale, len| tiled(&device, &inputs.block, scale, len);
+    let weights = |scale, len| scaled(&device, &inputs.block, scale, len);
     let gate_up = weights(inputs.up_scale, local * 2 * inner * hidden)?;
     let down = weights(inputs.down_scale, local * hidden * inner)?;
     let shared_gate_up = weights(inputs.up_scale, 2 * shared * hidden)?;
