@@ -171,6 +171,9 @@ pub struct SharedPlan {
     pub full: u32,
     /// `STAGES` mbarriers: the stage has been consumed.
     pub empty: u32,
+    /// `STAGES` mbarriers, for wgrad: the stage's bytes have arrived, rows that are no one's among
+    /// them; it is full once those are cleared.
+    pub landed: u32,
     /// Group table: `first_tile [groups + 1]`, `row_start [groups]`, `rows [groups]`, all u32.
     pub table: u32,
     /// All of it: the launch's dynamic shared memory.
@@ -184,13 +187,15 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
     let staging = wide + STAGES * STAGE_WIDE;
     let full = staging + CONSUMERS * STAGING;
     let empty = full + STAGES * 8;
-    let table = empty + STAGES * 8;
+    let landed = empty + STAGES * 8;
+    let table = landed + STAGES * 8;
     SharedPlan {
         fixed,
         wide,
         staging,
         full,
         empty,
+        landed,
         table,
         bytes: table + 4 * (3 * groups + 1),
     }

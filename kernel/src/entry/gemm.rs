@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! all      group sizes -> table (shared memory)            barrier
-//! producer for each tile, each stage: wait empty -> TMA A, B -> full
+//! producer for each tile, each stage: wait empty -> TMA A, B -> full (wgrad: landed)
+//! relay    wgrad, each stage: wait landed -> rows past the group cleared -> full
 //! consumer for each tile, each stage: wait full -> products -> empty;  sums -> D
 //! ```
 //!
@@ -11,6 +12,7 @@
 use crate::gemm::{GemmArgs, shared_plan};
 use crate::mma::Engine;
 use crate::ptx::{fence, reg, shared};
+use crate::role::clear::clear;
 use crate::role::load::load;
 use crate::role::multiply::multiply;
 use crate::role::product::{Maps, Product};
@@ -34,7 +36,11 @@ pub struct TensorMapParam(pub [u64; 16]);
 pub unsafe fn gemm<P: Product, E: Engine>(maps: Maps, args: &GemmArgs) {
     let plan = shared_plan(args.groups);
     let base = shared::dynamic_base();
-    let ring = Ring::new(base.add(plan.full), base.add(plan.empty));
+    let ring = Ring::new(
+        base.add(plan.full),
+        base.add(plan.empty),
+        base.add(plan.landed),
+    );
     let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
     let table = SharedTable::new(args.groups, base, &plan);
 
@@ -49,11 +55,13 @@ pub unsafe fn gemm<P: Product, E: Engine>(maps: Maps, args: &GemmArgs) {
     let tiles = Tiles::new(table, problem, reg::block_idx(), reg::grid_dim());
     let warpgroup = reg::thread_idx() / 128;
     if warpgroup == 0 {
-        // SAFETY: the whole warpgroup; its first thread is the producer.
+        // SAFETY: the whole warpgroup; its first thread is the producer, its second warp the relay.
         unsafe {
             set_max_registers!(dec 40);
             if reg::thread_idx() == 0 {
                 load::<P, _>(tiles, &problem, maps, ring, base, &plan);
+            } else if P::RELAYED && reg::thread_idx() / 32 == 1 {
+                clear(tiles, &problem, ring, base, &plan);
             }
         }
     } else {

@@ -10,7 +10,7 @@ use crate::sync::ring::{Producer, Ring};
 /// Loads every stage of every tile of this block, in order.
 ///
 /// Waits for: a free stage (`ring.empty`).
-/// Signals: the stage's bytes (`ring.full`), through TMA's own completion.
+/// Signals: the stage's bytes (`ring.full`, or `ring.landed`), through TMA's own completion.
 ///
 /// # Safety
 /// One thread of the block runs it; the ring is initialised, `base` and `plan` are the
@@ -29,7 +29,7 @@ pub unsafe fn load<P: Product, T: GroupTable>(
         tma::prefetch(maps.a);
         tma::prefetch(maps.b);
     }
-    let mut stages = Producer::new(ring);
+    let mut stages = Producer::new(ring, P::RELAYED);
     for tile in tiles {
         let (depth, bytes) = (problem.depth(tile.rows), P::bytes(&tile));
         let mut step = 0;

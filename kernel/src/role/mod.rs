@@ -1,5 +1,6 @@
 //! One warp's life a file, in the order in which it happens.
 
+pub mod clear;
 pub mod load;
 pub mod multiply;
 pub mod peers;

@@ -20,6 +20,8 @@ pub struct Maps {
 pub trait Product {
     /// Its form.
     const FORM: Form;
+    /// Whether stages can hold rows that are no one's and would be summed.
+    const RELAYED: bool = matches!(Self::FORM, Form::Wgrad);
     /// How the fixed side lies in a stage.
     type Fixed: Operand;
     /// How the wide side lies in a stage.

@@ -16,8 +16,8 @@ use crate::ptx::shared::{self, SmemAddr};
 use crate::schedule::grouped::{Problem, Tile};
 use crate::{for_each_16_columns, named_sync, store_matrix};
 
-/// The named barrier of consumer `part`; 1 is all consumers'.
-const BARRIER: u32 = 2;
+/// The named barrier of consumer 0, and the next one's of the next; 0 is the block's.
+const BARRIER: u32 = 1;
 const _: () = assert!(BARRIER + CONSUMERS <= 16);
 
 /// Where a warpgroup's half of a tile goes: rows and columns of D.
@@ -188,11 +188,23 @@ unsafe fn copy_out(target: Target, thread: u32, staging: SmemAddr) {
     let mut from = staging.add(in_tile(row, 16 * chunk));
     let mut to = target.address + row as u64 * target.row_bytes + 16 * chunk as u64;
     while row < target.rows {
-        // SAFETY: the caller's contract.
-        unsafe { global::store_v4(to, shared::load_v4(from)) };
-        row += 16;
-        from = from.add(16 * 128);
-        to += 16 * target.row_bytes;
+        // Four at a time, so that one wait covers their loads. The staging memory has a multiple of
+        // 64 lines; those past the tile are loaded and not stored.
+        macro_rules! four {
+            ($($i:literal $words:ident)*) => {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    $(let $words = shared::load_v4(from.add($i * 16 * 128));)*
+                    $(if row + 16 * $i < target.rows {
+                        global::store_v4(to + $i * 16 * target.row_bytes, $words);
+                    })*
+                }
+            };
+        }
+        four!(0 a 1 b 2 c 3 d);
+        row += 64;
+        from = from.add(64 * 128);
+        to += 64 * target.row_bytes;
     }
 }
 

@@ -185,6 +185,8 @@ pub struct Tiles<T> {
     next: u32,
     step: u32,
     total: u32,
+    /// A group at or before the next tile's.
+    group: u32,
 }
 
 impl<T: GroupTable> Tiles<T> {
@@ -197,13 +199,27 @@ impl<T: GroupTable> Tiles<T> {
             next: block,
             step: blocks,
             total,
+            group: 0,
         }
     }
 
-    /// The group of tile `tile`: the last one whose first tile isn't beyond it (empty
-    /// groups share their first tile with the next group, which comes later).
+    /// The group of tile `tile`, which isn't before `self.group`: the last one whose first tile
+    /// isn't beyond it (empty groups share their first tile with the next group, which comes later).
+    ///
+    /// Mostly that is the same group or one of the next; many small groups are searched by halves.
+    #[inline(always)]
     fn group_of(&self, tile: u32) -> u32 {
-        let (mut low, mut high) = (0, self.table.groups());
+        const NEAR: u32 = 4;
+        let groups = self.table.groups();
+        let (mut low, mut high) = (self.group, self.group + 1);
+        while high < groups && self.table.first_tile(high) <= tile {
+            low = high;
+            high += 1;
+            if high - self.group > NEAR {
+                high = groups;
+                break;
+            }
+        }
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             if self.table.first_tile(middle) <= tile {
@@ -228,6 +244,7 @@ impl<T: GroupTable> Iterator for Tiles<T> {
         // Near the end of the number range the step could wrap round to a tile already done.
         self.next = number.saturating_add(self.step);
         let group = self.group_of(number);
+        self.group = group;
         let (row_start, rows) = self.table.rows(group);
         let index = number - self.table.first_tile(group);
         let wide_tiles = self.problem.wide_tiles(rows);

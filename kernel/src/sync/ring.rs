@@ -2,7 +2,9 @@
 //!
 //! Each stage has two mbarriers. `full` completes when the producer has arrived and
 //! all bytes it announced have been delivered; `empty` completes when every consumer
-//! warp has let go. Both sides walk the stages in the same order, and a position in
+//! warp has let go. Where a stage needs a hand before it is consumed, a third, `landed`,
+//! takes the producer's place of `full`, and a [`Relay`] between the two passes each
+//! stage on. All walk the stages in the same order, and a position in
 //! that walk fixes stage and parity, so neither is ever passed around on its own.
 
 use crate::gemm::{CONSUMERS, STAGES};
@@ -17,6 +19,7 @@ const CONSUMER_WARPS: u32 = 4 * CONSUMERS;
 pub struct Ring {
     full: SmemAddr,
     empty: SmemAddr,
+    landed: SmemAddr,
 }
 
 /// A stage that the producer may fill: its index, and the barrier that must get the bytes.
@@ -30,8 +33,12 @@ pub struct Slot {
 
 impl Ring {
     /// The ring whose barriers lie at these addresses.
-    pub fn new(full: SmemAddr, empty: SmemAddr) -> Ring {
-        Ring { full, empty }
+    pub fn new(full: SmemAddr, empty: SmemAddr, landed: SmemAddr) -> Ring {
+        Ring {
+            full,
+            empty,
+            landed,
+        }
     }
 
     /// Initialises the barriers.
@@ -46,6 +53,7 @@ impl Ring {
             unsafe {
                 mbarrier::init(self.full.add(8 * stage), 1);
                 mbarrier::init(self.empty.add(8 * stage), CONSUMER_WARPS);
+                mbarrier::init(self.landed.add(8 * stage), 1);
             }
             stage += 1;
         }
@@ -78,14 +86,16 @@ impl Position {
 /// The producer's end: one thread.
 pub struct Producer {
     ring: Ring,
+    arrived: SmemAddr,
     at: Position,
 }
 
 impl Producer {
-    /// The producer's end of a ring that has been initialised.
-    pub fn new(ring: Ring) -> Producer {
+    /// The producer's end of a ring that has been initialised, with a [`Relay`] behind it or not.
+    pub fn new(ring: Ring, relayed: bool) -> Producer {
         Producer {
             ring,
+            arrived: if relayed { ring.landed } else { ring.full },
             at: Position::START,
         }
     }
@@ -98,7 +108,7 @@ impl Producer {
     pub unsafe fn acquire(&mut self, bytes: u32) -> Slot {
         let Position { stage, parity } = self.at;
         self.at.advance();
-        let bar = self.ring.full.add(8 * stage);
+        let bar = self.arrived.add(8 * stage);
         // SAFETY: the barriers are initialised. Before the first round the phase of the
         // opposite parity counts as complete, so a fresh ring is free.
         unsafe {
@@ -106,6 +116,45 @@ impl Producer {
             mbarrier::arrive_expect(bar, bytes);
         }
         Slot { stage, bar }
+    }
+}
+
+/// Between the producer and the consumers: one warp.
+pub struct Relay {
+    ring: Ring,
+    at: Position,
+}
+
+impl Relay {
+    /// The relay of a ring that has been initialised.
+    pub fn new(ring: Ring) -> Relay {
+        Relay {
+            ring,
+            at: Position::START,
+        }
+    }
+
+    /// Waits for the next stage's bytes; returns its index.
+    ///
+    /// # Safety
+    /// The producer fills as many stages as are awaited.
+    #[inline(always)]
+    pub unsafe fn acquire(&mut self) -> u32 {
+        let Position { stage, parity } = self.at;
+        self.at.advance();
+        // SAFETY: the barriers are initialised.
+        unsafe { mbarrier::wait(self.ring.landed.add(8 * stage), parity) };
+        stage
+    }
+
+    /// Passes a stage on to the consumers.
+    ///
+    /// # Safety
+    /// One lane calls it, once for each stage acquired, after all that the warp does to it.
+    #[inline(always)]
+    pub unsafe fn pass(&self, stage: u32) {
+        // SAFETY: the barriers are initialised, and this arrival is pending.
+        unsafe { mbarrier::arrive(self.ring.full.add(8 * stage)) };
     }
 }
 

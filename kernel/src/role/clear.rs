@@ -1,0 +1,86 @@
+//! Between wgrad's producer and its consumers: one warp that clears rows which are no one's.
+
+use crate::gemm::{STAGE_FIXED, STAGE_WIDE, SharedPlan, TILE_K};
+use crate::mma::tile::PANEL;
+use crate::ptx::shared::{self, SmemAddr};
+use crate::ptx::{fence, reg};
+use crate::schedule::grouped::{GroupTable, Problem, Tile, Tiles};
+use crate::sync::ring::{Relay, Ring};
+use crate::warp_sync;
+
+/// Passes every stage on, the rows past a group's end cleared: they belong to padding or to
+/// another group, hold any bits, and would be summed.
+///
+/// A warp of its own: consumers that cleared would have to wait for each other, and none could
+/// write its sums while the other multiplies.
+///
+/// Waits for: a stage's bytes (`ring.landed`).
+/// Signals: the stage (`ring.full`).
+///
+/// # Safety
+/// One warp runs it; the ring is initialised and its producer relayed, `base` and `plan` are the
+/// block's.
+#[inline(always)]
+pub unsafe fn clear<T: GroupTable>(
+    tiles: Tiles<T>,
+    problem: &Problem,
+    ring: Ring,
+    base: SmemAddr,
+    plan: &SharedPlan,
+) {
+    let lane = reg::lane();
+    let mut stages = Relay::new(ring);
+    for tile in tiles {
+        let depth = problem.depth(tile.rows);
+        let mut step = 0;
+        while step < depth {
+            // SAFETY: the producer fills `depth` stages a tile; all lanes have waited for this one,
+            // and nobody else touches it until it is passed on.
+            unsafe {
+                let stage = stages.acquire();
+                let rows = tile.rows - step * TILE_K;
+                if rows < TILE_K {
+                    let fixed = base.add(plan.fixed + stage * STAGE_FIXED);
+                    let wide = base.add(plan.wide + stage * STAGE_WIDE);
+                    clear_rows(fixed, wide, &tile, rows, lane);
+                }
+                // One lane speaks for all: their waits and stores come before.
+                warp_sync!();
+                if lane == 0 {
+                    stages.pass(stage);
+                }
+            }
+            step += 1;
+        }
+    }
+}
+
+/// Clears the rows from `rows` to the tensor cores' next step of 16.
+///
+/// # Safety
+/// The lanes of a warp call it on a stage whose bytes have arrived and that nobody reads yet.
+#[inline(always)]
+unsafe fn clear_rows(fixed: SmemAddr, wide: SmemAddr, tile: &Tile, rows: u32, lane: u32) {
+    // A row of a panel is 128 bytes wherever the swizzle puts its chunks.
+    let chunk = lane % 8 * 16;
+    let end = rows.next_multiple_of(16);
+    let mut row = rows + lane / 8;
+    while row < end {
+        let offset = row * 128 + chunk;
+        let mut panel = 0;
+        while panel < STAGE_FIXED {
+            // SAFETY: inside the stage; this lane alone clears this chunk.
+            unsafe { shared::store_v4(fixed.add(panel + offset), [0; 4]) };
+            panel += PANEL;
+        }
+        panel = 0;
+        while panel < tile.width() * 128 {
+            // SAFETY: as above.
+            unsafe { shared::store_v4(wide.add(panel + offset), [0; 4]) };
+            panel += PANEL;
+        }
+        row += 4;
+    }
+    // The tensor cores read in the asynchronous proxy.
+    fence::proxy_async_shared();
+}
