@@ -8,7 +8,9 @@ use std::collections::HashMap;
 pub use calls::function_address;
 use labels::Jump;
 
-use super::{Entry, Instruction, Op, ParamSlot, SHARED_START, Slot, Special, instruction};
+use super::{
+    Entry, Instruction, Op, ParamSlot, SHARED_START, Slot, Special, instruction, registers,
+};
 use crate::ptx::ast::{self, Function, Operand, Space, Statement, Variable};
 use crate::ptx::type_bytes;
 use crate::scalar::ScalarOp;
@@ -550,6 +552,7 @@ impl<'a> Decoder<'a> {
     ) -> Result<Entry, LoadError> {
         self.resolve()?;
         Ok(Entry {
+            launch_registers: registers::at_launch(&function.directives, &self.code),
             name: function.name.clone(),
             params,
             param_bytes: self.param_bytes,

@@ -141,8 +141,10 @@ pub(super) fn decode<'a>(
         }
         Some(Family::SetMaxRegisters) => {
             let increase = parts.take("inc");
-            parts.take("dec");
-            if !(parts.take("sync") && parts.take("aligned") && parts.take("u32")) {
+            let decrease = parts.take("dec");
+            if increase == decrease
+                || !(parts.take("sync") && parts.take("aligned") && parts.take("u32"))
+            {
                 return Err("it is `setmaxnreg.{inc,dec}.sync.aligned.u32`".into());
             }
             parts.done()?;

@@ -12,6 +12,7 @@ mod maps;
 mod memory;
 mod modifiers;
 mod operations;
+mod registers;
 mod special;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,9 @@ pub struct Entry {
     pub local_bytes: u32,
     /// What its launches must look like.
     pub directives: Directives,
+    /// Registers a thread that each warp owns at launch, in kernels with `setmaxnreg`; `None` where
+    /// that has no effect.
+    pub launch_registers: Option<u32>,
     /// Names of the slots that are declared registers, for reports.
     pub names: Vec<(Slot, String)>,
 }

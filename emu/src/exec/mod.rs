@@ -5,6 +5,7 @@ mod collective;
 mod copies;
 mod maps;
 mod memory;
+mod registers;
 mod sync;
 mod tensor;
 mod wmma;
@@ -419,10 +420,9 @@ impl Machine {
                 self.wake_at(until, id);
                 Step::Blocked
             }
-            Op::SetMaxRegisters { .. } => match self.whole_warp(warp, at) {
-                true => Step::Next,
-                false => Step::Blocked,
-            },
+            Op::SetMaxRegisters { increase, count } => {
+                self.set_max_registers(warp, at, (*increase, *count), active)
+            }
             Op::Nothing => Step::Next,
             Op::Fence(fence) => {
                 self.check_fence(*fence, active);

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::{
-    Block, BulkGroups, ClusterBarrier, Fragment, Grid, Launch, Machine, NamedBarrier, Wait, Warp,
+    Block, BulkGroups, ClusterBarrier, Fragment, Grid, Launch, Machine, NamedBarrier, RegisterPool,
+    Wait, Warp,
 };
 use crate::code::{LaneMask, SHARED_START, Special};
 
@@ -288,6 +289,7 @@ impl Machine {
                 shared: vec![0; shared as usize],
                 mbarriers: BTreeMap::new(),
                 named: std::array::from_fn(|_| NamedBarrier::default()),
+                pool: RegisterPool::of(threads.div_ceil(32)),
                 warps: Vec::new(),
                 live: threads.div_ceil(32),
                 threads,
@@ -357,6 +359,8 @@ impl Machine {
             looked: Vec::new(),
             reducing: 0,
             gathered: super::Gathered::default(),
+            owned: entry.launch_registers.unwrap_or(0),
+            resized: 0,
             entry,
         };
         let id = self

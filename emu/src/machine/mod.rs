@@ -11,6 +11,7 @@ mod barrier;
 mod blocks;
 
 mod events;
+mod pool;
 mod random;
 mod schedule;
 
@@ -20,6 +21,7 @@ use std::sync::Arc;
 pub use barrier::{MOST_ARRIVALS, Mbarrier, NamedBarrier};
 pub use blocks::LaunchError;
 pub use events::{Event, Issuer, Piece, Place, Work};
+pub(crate) use pool::{Apart, RegisterPool};
 pub use random::Random;
 pub use schedule::Outcome;
 
@@ -136,6 +138,7 @@ pub(crate) struct Block {
     pub shared: Vec<u8>,
     pub mbarriers: BTreeMap<u32, Mbarrier>,
     pub named: [NamedBarrier; 16],
+    pub pool: RegisterPool,
     pub warps: Vec<usize>,
     /// Warps that have not ended.
     pub live: u32,
@@ -173,6 +176,8 @@ pub enum Wait {
     Wgmma(u32),
     /// Until a time.
     Sleep(u64),
+    /// For so many registers of the block's pool.
+    Registers(u32),
 }
 
 /// Threads of a warp that are at the same instruction.
@@ -243,6 +248,10 @@ pub(crate) struct Warp {
     /// Threads that have arrived at barriers where the rest of the warp has not.
     pub gathered: Gathered,
     pub entry: Arc<Entry>,
+    /// Registers a thread that it owns, where `setmaxnreg` has an effect.
+    pub owned: u32,
+    /// `setmaxnreg` executed.
+    pub resized: u32,
     /// Its number in the checker.
     pub checked: u32,
 }

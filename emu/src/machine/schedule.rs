@@ -140,6 +140,7 @@ impl Machine {
         self.memory.viewer = None;
         if warp.live == 0 {
             self.check_end_warp(&warp);
+            self.end_registers(&warp);
             let block = warp.block;
             self.end_warp(block);
             return;
@@ -327,36 +328,34 @@ impl Machine {
     fn stop(&mut self, kind: FindingKind, what: &str) -> Outcome {
         let mut waits: Vec<String> = Vec::new();
         let mut first = None;
-        for warp in self.warps.iter().flatten() {
+        for (warp, fragment) in self.in_order() {
             let Some(block) = self.blocks[warp.block].as_ref() else {
                 continue;
             };
-            for fragment in &warp.fragments {
-                let line = warp
-                    .entry
-                    .code
-                    .get(fragment.pc as usize)
-                    .map_or(0, |instruction| instruction.line);
-                first.get_or_insert((
-                    warp.entry.name.clone(),
-                    line,
-                    block.gpu,
-                    block.index,
-                    warp.number * 32,
+            let line = warp
+                .entry
+                .code
+                .get(fragment.pc as usize)
+                .map_or(0, |instruction| instruction.line);
+            first.get_or_insert((
+                warp.entry.name.clone(),
+                line,
+                block.gpu,
+                block.index,
+                warp.number * 32,
+            ));
+            if waits.len() < 12 {
+                let [x, y, z] = block.index;
+                waits.push(format!(
+                    "block ({x}, {y}, {z}) warp {} threads {:#010x} at line {line} {}",
+                    warp.number,
+                    fragment.mask,
+                    match (fragment.wait, kind) {
+                        (Wait::Ready, FindingKind::Limit) => "runs".into(),
+                        (Wait::Ready, _) => self.describe_poll(warp, fragment.mask),
+                        (wait, _) => self.describe(warp, wait),
+                    }
                 ));
-                if waits.len() < 12 {
-                    let [x, y, z] = block.index;
-                    waits.push(format!(
-                        "block ({x}, {y}, {z}) warp {} threads {:#010x} at line {line} {}",
-                        warp.number,
-                        fragment.mask,
-                        match (fragment.wait, kind) {
-                            (Wait::Ready, FindingKind::Limit) => "runs".into(),
-                            (Wait::Ready, _) => self.describe_poll(warp, fragment.mask),
-                            (wait, _) => self.describe(warp, wait),
-                        }
-                    ));
-                }
             }
         }
         let (entry, line, gpu, block, thread) = first.unwrap_or_default();
@@ -372,6 +371,23 @@ impl Machine {
         });
         self.abandon();
         Outcome::Stopped
+    }
+
+    /// All fragments, in the order of reports, which hold few: who waits for registers comes first,
+    /// with the rest of its block, since the others wait for what such a warp would do.
+    fn in_order(&self) -> Vec<(&Warp, &super::Fragment)> {
+        let mut all: Vec<(&Warp, &super::Fragment)> = self
+            .warps
+            .iter()
+            .flatten()
+            .flat_map(|warp| warp.fragments.iter().map(move |part| (&**warp, part)))
+            .collect();
+        let short = |part: &super::Fragment| matches!(part.wait, Wait::Registers(_));
+        if let Some(block) = all.iter().find(|(_, part)| short(part)) {
+            let block = block.0.block;
+            all.sort_by_key(|(warp, part)| (warp.block != block, !short(part)));
+        }
+        all
     }
 
     /// What threads poll, and what they saw last.
@@ -428,6 +444,14 @@ impl Machine {
             Wait::Bulk { pending, .. } => format!("waits until {pending} bulk groups are left"),
             Wait::Wgmma(pending) => format!("waits until {pending} wgmma groups are left"),
             Wait::Sleep(_) => "sleeps".into(),
+            Wait::Registers(wanted) => {
+                let free = self.block(warp.block).pool.free;
+                format!(
+                    "waits for {wanted} registers ({} a thread more than its {}), of which the block's pool has {free}",
+                    wanted / 32,
+                    warp.owned
+                )
+            }
         }
     }
 
@@ -470,6 +494,7 @@ impl Machine {
                 crate::exec::bulk_settled(warp, fragment.mask, pending, read)
             }
             Wait::Sleep(until) => self.time >= until,
+            Wait::Registers(wanted) => self.block(warp.block).pool.free >= wanted,
         }
     }
 

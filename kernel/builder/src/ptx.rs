@@ -367,7 +367,7 @@ fn unglued(word: Word<'_>) -> impl Iterator<Item = Word<'_>> {
 
 /// A number as PTX writes it: decimal, `0x` hexadecimal, `0b` binary or `0` octal,
 /// with or without a `U` behind it (PTX ISA, "Integer Constants").
-fn integer(word: &str) -> Option<u64> {
+pub(crate) fn integer(word: &str) -> Option<u64> {
     let lower = word.to_ascii_lowercase();
     let digits = lower.strip_suffix('u').unwrap_or(&lower);
     let (digits, radix) = match digits.as_bytes() {

@@ -196,6 +196,45 @@ fn a_remark_that_names_no_function() {
     );
 }
 
+/// A producer and its consumers.
+fn roles(directives: &str, body: &str) -> Vec<Failure> {
+    failures_of(&format!(
+        ".visible .entry f()\n{directives}\n{{\n.reg .pred %p; .reg .b32 %r;\n\
+         mov.u32 %r, %tid.x; setp.lt.u32 %p, %r, 128; @%p bra L;\n{body}ret;\n}}\n"
+    ))
+}
+
+#[test]
+fn more_registers_than_a_block_has() {
+    let three = ".reqntid 384, 1, 1\n.minnctapersm 1";
+    let inc = "setmaxnreg.inc.sync.aligned.u32 240;\nret;\n";
+    let dec = |count| format!("{inc}L: setmaxnreg.dec.sync.aligned.u32 {count};\n");
+    assert_eq!(roles(three, &dec(24)), []);
+    let failures = roles(three, &dec(32));
+    let found = "dec to 32 and 2 x inc to 240 are 512, of 3 x 168 = 504 at launch";
+    assert_eq!(of(&failures, Check::RegisterPool), [(Some(10), found)]);
+    assert_eq!(failures.len(), 1);
+    // Fewer at launch, since blocks share an SM, or by order.
+    let two = ".maxntid 2, 128\n.minnctapersm 2";
+    assert_eq!(of(&roles(two, &dec(24)), Check::RegisterPool).len(), 1);
+    assert_eq!(roles(".maxntid 0x100 .minnctapersm 1", &dec(24)), []);
+    let ordered = ".maxntid 384 .maxnreg 160";
+    assert_eq!(of(&roles(ordered, &dec(24)), Check::RegisterPool).len(), 1);
+    // Copies are one; two counts of a kind are not known to meet, and a `dec` alone is fine.
+    let again = dec(32).replace("L:", "L: setmaxnreg.dec.sync.aligned.u32 32;");
+    assert_eq!(of(&roles(three, &again), Check::RegisterPool).len(), 1);
+    let several = dec(32).replace("L:", "L: setmaxnreg.dec.sync.aligned.u32 40;");
+    assert_eq!(roles(three, &several), []);
+    assert_eq!(roles(three, &dec(32).replace(inc, "")), []);
+    // No whole warpgroups, or no number of them.
+    assert_eq!(roles(".maxntid 320 .minnctapersm 1", &dec(32)), []);
+    assert_eq!(roles(".maxnreg 168", &dec(32)), []);
+    // Where ptxas ignores it, that is what fails.
+    let ignored = roles(".reqntid 384", &dec(32));
+    assert!(ignored[0].found.starts_with("(C7508)"), "{ignored:?}");
+    assert_eq!(ignored.len(), 1);
+}
+
 #[test]
 fn as_many_copies_as_can_be_counted() {
     let tag = format!("bar.sync 0; // @collective a.rs:1:1 x{}\n", usize::MAX);

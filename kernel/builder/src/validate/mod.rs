@@ -1,11 +1,12 @@
 //! Whether PTX is fit to ship.
 //!
-//! Three looks at one file: the text ([`text`]), what ptxas says of it
+//! Three looks at one file: the text ([`text`], `pool`), what ptxas says of it
 //! ([`assembled`]) and the machine code that came out ([`sass`]). Knows nothing
 //! of any kernel but its register [`budgets`].
 
 pub mod assembled;
 pub mod budgets;
+mod pool;
 pub mod sass;
 pub mod text;
 
@@ -118,6 +119,8 @@ pub enum Check {
     NoBudget,
     /// A collective emitted more often than its source declares.
     Collective,
+    /// `setmaxnreg` asks for more registers than a block has: it waits for ever.
+    RegisterPool,
 }
 
 impl Check {
@@ -146,6 +149,9 @@ impl Check {
             Check::NoBudget => "add the entry and architecture to kernel/budgets.toml",
             Check::Collective => {
                 "keep the compiler from copying it: pin it with a convergent intrinsic, or declare the unrolling (x N) in its tag"
+            }
+            Check::RegisterPool => {
+                "lower the dec or the inc of setmaxnreg: dec + (warpgroups - 1) x inc must fit into warpgroups x the registers a thread"
             }
         }
     }
@@ -303,6 +309,11 @@ impl<'a> Validator<'a> {
         }
         let mut tensor_core = sass::tensor_core(self.nvdisasm, path, &cubin)?;
 
+        // Then `Used` is no count that `setmaxnreg` starts from; the remark is a failure itself.
+        let ignored = assembled
+            .performance
+            .iter()
+            .any(|remark| remark.text.starts_with("(C7508)"));
         let mut failures = Vec::new();
         let mut entries = Vec::new();
         for entry in &module.entries {
@@ -341,6 +352,9 @@ impl<'a> Validator<'a> {
                 _ => {}
             }
             failures.extend(text::failures(&module, entry));
+            if !ignored {
+                failures.extend(pool::failure(&module, entry, usage.registers));
+            }
             entries.push(EntryReport {
                 entry: entry.name.clone(),
                 registers: usage.registers,
