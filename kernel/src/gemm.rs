@@ -45,6 +45,8 @@ pub const TILE_K: u32 = 64;
 pub const STAGES: u32 = 4;
 /// Warpgroups that multiply.
 pub const CONSUMERS: u32 = 2;
+/// Blocks in a cluster: neighbours on the fixed side, which load the wide side for each other.
+pub const CLUSTER: u32 = 2;
 /// One producer warpgroup and the consumers.
 pub const THREADS: u32 = 128 * (1 + CONSUMERS);
 /// The most groups one launch takes (the group table lives in shared memory).
@@ -59,6 +61,9 @@ pub const STAGE_FIXED: u32 = SIDE * TILE_K * 2;
 pub const STAGE_WIDE: u32 = MAX_WIDTH * TILE_K * 2;
 /// Bytes in which one consumer warpgroup stages its half of a bf16 tile on its way out.
 pub const STAGING: u32 = 64 * MAX_WIDTH * 2;
+
+/// Bytes that describe one tile to the warps of a block.
+pub const ORDER: u32 = 32;
 
 /// Which of the three products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -174,6 +179,8 @@ pub struct SharedPlan {
     /// `STAGES` mbarriers, for wgrad: the stage's bytes have arrived, rows that are no one's among
     /// them; it is full once those are cleared.
     pub landed: u32,
+    /// `STAGES` times what the producer tells the others of a tile ([`ORDER`] bytes).
+    pub orders: u32,
     /// Group table: `first_tile [groups + 1]`, `row_start [groups]`, `rows [groups]`, all u32.
     pub table: u32,
     /// All of it: the launch's dynamic shared memory.
@@ -188,7 +195,8 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
     let full = staging + CONSUMERS * STAGING;
     let empty = full + STAGES * 8;
     let landed = empty + STAGES * 8;
-    let table = landed + STAGES * 8;
+    let orders = landed + STAGES * 8;
+    let table = orders + STAGES * ORDER;
     SharedPlan {
         fixed,
         wide,
@@ -196,6 +204,7 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
         full,
         empty,
         landed,
+        orders,
         table,
         bytes: table + 4 * (3 * groups + 1),
     }
@@ -214,7 +223,7 @@ const fn spec(entry: &'static str) -> LaunchSpec {
         entry,
         threads: THREADS,
         min_blocks: 1,
-        cluster: 1,
+        cluster: CLUSTER,
         params: PARAMS,
         max_shared,
     }

@@ -326,7 +326,8 @@ impl Machine {
 
     /// Ends all launches with a finding.
     fn stop(&mut self, kind: FindingKind, what: &str) -> Outcome {
-        let mut waits: Vec<String> = Vec::new();
+        // Warps of a block that wait alike share a line: there is room for few.
+        let mut waits: Vec<(String, Vec<String>, String)> = Vec::new();
         let mut first = None;
         for (warp, fragment) in self.in_order() {
             let Some(block) = self.blocks[warp.block].as_ref() else {
@@ -344,20 +345,28 @@ impl Machine {
                 block.index,
                 warp.number * 32,
             ));
-            if waits.len() < 12 {
-                let [x, y, z] = block.index;
-                waits.push(format!(
-                    "block ({x}, {y}, {z}) warp {} threads {:#010x} at line {line} {}",
-                    warp.number,
-                    fragment.mask,
-                    match (fragment.wait, kind) {
-                        (Wait::Ready, FindingKind::Limit) => "runs".into(),
-                        (Wait::Ready, _) => self.describe_poll(warp, fragment.mask),
-                        (wait, _) => self.describe(warp, wait),
-                    }
-                ));
+            let [x, y, z] = block.index;
+            let of = format!("block ({x}, {y}, {z})");
+            let how = match (fragment.wait, kind) {
+                (Wait::Ready, FindingKind::Limit) => "runs".into(),
+                (Wait::Ready, _) => self.describe_poll(warp, fragment.mask),
+                (wait, _) => self.describe(warp, wait),
+            };
+            let how = format!("threads {:#010x} at line {line} {how}", fragment.mask);
+            let number = warp.number.to_string();
+            let alike = waits
+                .iter()
+                .position(|(block, _, same)| (block, same) == (&of, &how));
+            match alike {
+                Some(at) => waits[at].1.push(number),
+                None if waits.len() < 12 => waits.push((of, vec![number], how)),
+                None => {}
             }
         }
+        let waits: Vec<String> = waits
+            .into_iter()
+            .map(|(block, warps, how)| format!("{block} warp {} {how}", warps.join(", ")))
+            .collect();
         let (entry, line, gpu, block, thread) = first.unwrap_or_default();
         let message = format!("{what}: {}", waits.join("; "));
         self.find(Finding {

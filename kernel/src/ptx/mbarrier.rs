@@ -118,6 +118,16 @@ pub unsafe fn test_wait(bar: SmemAddr, parity: u32) -> bool {
     done != 0
 }
 
+/// [`wait`] that acquires in the cluster.
+///
+/// # Safety
+/// As [`try_wait_cluster`].
+#[inline(always)]
+pub unsafe fn wait_cluster(bar: SmemAddr, parity: u32) {
+    // SAFETY: the caller's contract.
+    while !unsafe { try_wait_cluster(bar, parity) } {}
+}
+
 /// Waits until the phase of this parity has completed.
 ///
 /// Endless if it never does: between the warps of one block only, where the other

@@ -1,10 +1,10 @@
 //! Between wgrad's producer and its consumers: one warp that clears rows which are no one's.
 
+use super::order::Order;
 use crate::gemm::{STAGE_FIXED, STAGE_WIDE, SharedPlan, TILE_K};
 use crate::mma::tile::PANEL;
 use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::{fence, reg};
-use crate::schedule::grouped::{GroupTable, Problem, Tile, Tiles};
 use crate::sync::ring::{Relay, Ring};
 use crate::warp_sync;
 
@@ -21,37 +21,35 @@ use crate::warp_sync;
 /// One warp runs it; the ring is initialised and its producer relayed, `base` and `plan` are the
 /// block's.
 #[inline(always)]
-pub unsafe fn clear<T: GroupTable>(
-    tiles: Tiles<T>,
-    problem: &Problem,
-    ring: Ring,
-    base: SmemAddr,
-    plan: &SharedPlan,
-) {
+pub unsafe fn clear(ring: Ring, base: SmemAddr, plan: &SharedPlan) {
     let lane = reg::lane();
     let mut stages = Relay::new(ring);
-    for tile in tiles {
-        let depth = problem.depth(tile.rows);
-        let mut step = 0;
-        while step < depth {
-            // SAFETY: the producer fills `depth` stages a tile; all lanes have waited for this one,
-            // and nobody else touches it until it is passed on.
-            unsafe {
-                let stage = stages.acquire();
-                let rows = tile.rows - step * TILE_K;
-                if rows < TILE_K {
-                    let fixed = base.add(plan.fixed + stage * STAGE_FIXED);
-                    let wide = base.add(plan.wide + stage * STAGE_WIDE);
-                    clear_rows(fixed, wide, &tile, rows, lane);
-                }
-                // One lane speaks for all: their waits and stores come before.
-                warp_sync!();
-                if lane == 0 {
-                    stages.pass(stage);
-                }
+    let mut order = Order::END;
+    let mut left = 0;
+    loop {
+        // SAFETY: the producer fills as many stages as its orders say, and one to end the work;
+        // all lanes have waited for this one, and nobody else touches it until it is passed on.
+        unsafe {
+            let stage = stages.acquire();
+            if left == 0 {
+                order = Order::get(base, plan, stage);
+                left = order.depth;
             }
-            step += 1;
+            if left == 1 && order.last < TILE_K {
+                let fixed = base.add(plan.fixed + stage * STAGE_FIXED);
+                let wide = base.add(plan.wide + stage * STAGE_WIDE);
+                clear_rows(fixed, wide, order.width, order.last, lane);
+            }
+            // One lane speaks for all: their waits and stores come before.
+            warp_sync!();
+            if lane == 0 {
+                stages.pass(stage);
+            }
         }
+        if left == 0 {
+            return;
+        }
+        left -= 1;
     }
 }
 
@@ -60,7 +58,7 @@ pub unsafe fn clear<T: GroupTable>(
 /// # Safety
 /// The lanes of a warp call it on a stage whose bytes have arrived and that nobody reads yet.
 #[inline(always)]
-unsafe fn clear_rows(fixed: SmemAddr, wide: SmemAddr, tile: &Tile, rows: u32, lane: u32) {
+unsafe fn clear_rows(fixed: SmemAddr, wide: SmemAddr, width: u32, rows: u32, lane: u32) {
     // A row of a panel is 128 bytes wherever the swizzle puts its chunks.
     let chunk = lane % 8 * 16;
     let end = rows.next_multiple_of(16);
@@ -74,7 +72,7 @@ unsafe fn clear_rows(fixed: SmemAddr, wide: SmemAddr, tile: &Tile, rows: u32, la
             panel += PANEL;
         }
         panel = 0;
-        while panel < tile.width() * 128 {
+        while panel < width * 128 {
             // SAFETY: as above.
             unsafe { shared::store_v4(wide.add(panel + offset), [0; 4]) };
             panel += PANEL;

@@ -1,24 +1,27 @@
 //! The producer: one thread that keeps the ring full.
 
+use super::order::Order;
 use super::product::{Maps, Product};
-use crate::gemm::{STAGE_FIXED, STAGE_WIDE, SharedPlan};
+use crate::gemm::{GemmArgs, SIDE, STAGE_FIXED, STAGE_WIDE, SharedPlan};
 use crate::ptx::shared::SmemAddr;
-use crate::ptx::tma;
+use crate::ptx::{reg, tma};
 use crate::schedule::grouped::{GroupTable, Problem, Tiles};
 use crate::sync::ring::{Producer, Ring};
 
-/// Loads every stage of every tile of this block, in order.
+/// Orders every tile of this block and loads its stages: its fixed side, and its share of the
+/// wide side for all blocks of the cluster.
 ///
 /// Waits for: a free stage (`ring.empty`).
 /// Signals: the stage's bytes (`ring.full`, or `ring.landed`), through TMA's own completion.
 ///
 /// # Safety
-/// One thread of the block runs it; the ring is initialised, `base` and `plan` are the
-/// block's, `maps` have the boxes that `P` needs.
+/// One thread of the block runs it; the ring is initialised in all blocks of the cluster, `base`
+/// and `plan` are the block's, `maps` have the boxes that `P` needs.
 #[inline(always)]
 pub unsafe fn load<P: Product, T: GroupTable>(
     tiles: Tiles<T>,
     problem: &Problem,
+    args: &GemmArgs,
     maps: Maps,
     ring: Ring,
     base: SmemAddr,
@@ -29,19 +32,36 @@ pub unsafe fn load<P: Product, T: GroupTable>(
         tma::prefetch(maps.a);
         tma::prefetch(maps.b);
     }
+    let rank = reg::cluster_rank();
     let mut stages = Producer::new(ring, P::RELAYED);
-    for tile in tiles {
-        let (depth, bytes) = (problem.depth(tile.rows), P::bytes(&tile));
+    for mut tile in tiles {
+        tile.fixed += rank * SIDE;
+        let order = Order::new(problem, args, &tile);
+        // A group without rows is written all the same, from a stage that nothing is loaded to.
+        let bytes = if order.last == 0 { 0 } else { P::bytes(&tile) };
         let mut step = 0;
-        while step < depth {
-            // SAFETY: the loads go to the acquired stage, and together bring what it announces.
+        while step < order.depth {
+            // SAFETY: the loads go to the acquired stage, and together with the other block's bring
+            // what it announces.
             unsafe {
-                let slot = stages.acquire(bytes);
-                let fixed = base.add(plan.fixed + slot.stage * STAGE_FIXED);
-                let wide = base.add(plan.wide + slot.stage * STAGE_WIDE);
-                P::load(maps, &tile, step, fixed, wide, slot.bar);
+                let slot = stages.acquire();
+                if step == 0 {
+                    order.put(base, plan, slot.stage);
+                }
+                stages.announce(slot, bytes);
+                if bytes > 0 {
+                    let fixed = base.add(plan.fixed + slot.stage * STAGE_FIXED);
+                    let wide = base.add(plan.wide + slot.stage * STAGE_WIDE);
+                    P::load(maps, &tile, step, rank, fixed, wide, slot.bar);
+                }
             }
             step += 1;
         }
+    }
+    // SAFETY: as above; nothing is loaded.
+    unsafe {
+        let slot = stages.acquire();
+        Order::END.put(base, plan, slot.stage);
+        stages.announce(slot, 0);
     }
 }

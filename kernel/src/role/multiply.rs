@@ -1,5 +1,6 @@
 //! A consumer warpgroup: multiplies what the ring brings and writes D.
 
+use super::order::Order;
 use super::product::Product;
 use super::store::store;
 use crate::gemm::{CHUNK, Form, GemmArgs, STAGE_FIXED, STAGE_WIDE, STAGING, SharedPlan, TILE_K};
@@ -8,21 +9,18 @@ use crate::mma::tile::{PANEL, Tile as SmemTile};
 use crate::mma::{Engine, Step};
 use crate::ptx::reg;
 use crate::ptx::shared::SmemAddr;
-use crate::schedule::grouped::{GroupTable, Problem, Tiles};
 use crate::sync::ring::{Consumer, Ring};
 
 /// Computes half of every tile of this block: consumer `part` takes 64 of its fixed side.
 ///
-/// Waits for: a stage's bytes (`ring.full`).
+/// Waits for: a stage's bytes (`ring.full`), and with a tile's first stage its order.
 /// Signals: each warp lets go of a stage (`ring.empty`) once its products are done.
 ///
 /// # Safety
 /// The 128 threads of a warpgroup run it, one warpgroup a part; the ring is
 /// initialised, `base` and `plan` are the block's, `args` describes valid memory.
 #[inline(always)]
-pub unsafe fn multiply<P: Product, E: Engine, T: GroupTable>(
-    tiles: Tiles<T>,
-    problem: &Problem,
+pub unsafe fn multiply<P: Product, E: Engine>(
     args: &GemmArgs,
     part: u32,
     ring: Ring,
@@ -30,10 +28,13 @@ pub unsafe fn multiply<P: Product, E: Engine, T: GroupTable>(
     plan: &SharedPlan,
 ) {
     let thread = reg::thread_idx() % 128;
-    let elected = thread.is_multiple_of(32);
     let mut stages = Consumer::new(ring);
-    for tile in tiles {
-        let depth = problem.depth(tile.rows);
+    loop {
+        // SAFETY: a tile or the end of the work starts in the next stage.
+        let order = unsafe { Order::get(base, plan, stages.peek()) };
+        if order.depth == 0 {
+            return;
+        }
         let mut total = Accumulators::zero();
         // A chunk starts afresh, but what a narrow product leaves alone is added like the rest.
         let mut sums = Accumulators::zero();
@@ -41,9 +42,9 @@ pub unsafe fn multiply<P: Product, E: Engine, T: GroupTable>(
         // the other keeps the tensor cores busy.
         let mut chunk = CHUNK - CHUNK / 2 * part;
         let mut step = 0;
-        while step < depth {
-            let end = if depth - step < chunk {
-                depth
+        while step < order.depth {
+            let end = if order.depth - step < chunk {
+                order.depth
             } else {
                 step + chunk
             };
@@ -56,26 +57,25 @@ pub unsafe fn multiply<P: Product, E: Engine, T: GroupTable>(
                     let stage = stages.acquire();
                     let fixed = base.add(plan.fixed + stage * STAGE_FIXED);
                     let wide = base.add(plan.wide + stage * STAGE_WIDE);
-                    let mut k_steps = TILE_K / 16;
-                    if matches!(P::FORM, Form::Wgrad) {
-                        let rows = tile.rows - step * TILE_K;
-                        if rows < TILE_K {
-                            k_steps = rows.div_ceil(16);
-                        }
-                    }
+                    let k_steps = match P::FORM {
+                        Form::Forward | Form::Dgrad => TILE_K / 16,
+                        Form::Wgrad if step + 1 < order.depth => TILE_K / 16,
+                        // 0 leaves the sums as they are: zero.
+                        Form::Wgrad => order.last.div_ceil(16),
+                    };
                     E::multiply::<P::Fixed, P::Wide>(
                         &mut sums,
                         SmemTile::at(fixed.add(part * PANEL)),
                         SmemTile::at(wide),
                         Step {
-                            width: tile.width(),
+                            width: order.width,
                             depth: k_steps,
                             fresh,
                         },
                     );
                     E::settle_previous();
                     if !fresh {
-                        stages.release(elected);
+                        stages.release();
                     }
                 }
                 fresh = false;
@@ -84,12 +84,12 @@ pub unsafe fn multiply<P: Product, E: Engine, T: GroupTable>(
             // SAFETY: as above, for the chunk's last stage.
             unsafe {
                 E::settle(&mut sums);
-                stages.release(elected);
+                stages.release();
             }
             total.add(&sums);
         }
         let staging = base.add(plan.staging + part * STAGING);
         // SAFETY: this warpgroup's part of the staging memory and of D.
-        unsafe { store::<P>(&total, args, problem, &tile, part, thread, staging) };
+        unsafe { store::<P>(&total, args, &order, part, thread, staging) };
     }
 }

@@ -1,7 +1,7 @@
 //! The three products, as far as the roles differ: which operand is contiguous along
 //! what, and which boxes fill a stage.
 
-use crate::gemm::{Form, STAGE_FIXED, TILE_K, boxes};
+use crate::gemm::{CLUSTER, Form, STAGE_FIXED, TILE_K, boxes};
 use crate::mma::tile::{KMajor, MnMajor, Operand, PANEL};
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma::{self, TensorMapRef};
@@ -30,15 +30,18 @@ pub trait Product {
     /// Bytes that a stage of `tile` gets: whole boxes, also where they reach outside the tensor.
     fn bytes(tile: &Tile) -> u32;
 
-    /// Issues the loads of stage `step` of `tile`, all counted by `bar`.
+    /// Issues the loads of stage `step` of `tile`, counted by `bar`: this block's fixed side, and
+    /// for all blocks of the cluster those boxes of the wide side whose number is this block's
+    /// `rank` modulo the cluster.
     ///
     /// # Safety
-    /// The maps have the boxes of [`boxes`]; the stage at `fixed` and `wide` is free and `bar`
-    /// expects the tile's [`bytes`](Product::bytes).
+    /// The maps have the boxes of [`boxes`]; the stage at `fixed` and `wide` is free in all blocks
+    /// and `bar` expects the tile's [`bytes`](Product::bytes) in each.
     unsafe fn load(
         maps: Maps,
         tile: &Tile,
         step: u32,
+        rank: u32,
         fixed: SmemAddr,
         wide: SmemAddr,
         bar: SmemAddr,
@@ -54,6 +57,8 @@ pub struct Wgrad;
 
 /// Panels of 64 in the fixed side's part of a stage.
 const FIXED_PANELS: u32 = crate::gemm::SIDE / boxes::PANEL;
+/// The blocks of a cluster, as a multicast's mask.
+const EVERY_BLOCK: u16 = (1 << CLUSTER) - 1;
 /// Bytes of one box of rows.
 const BAND_BYTES: u32 = boxes::BAND * TILE_K * 2;
 
@@ -69,20 +74,21 @@ fn bytes_of_rows(tile: &Tile) -> u32 {
 /// # Safety
 /// As [`Product::load`], for the wide side.
 #[inline(always)]
-unsafe fn load_rows(map: TensorMapRef, tile: &Tile, k: i32, wide: SmemAddr, bar: SmemAddr) {
+unsafe fn load_rows(
+    map: TensorMapRef,
+    tile: &Tile,
+    k: i32,
+    rank: u32,
+    wide: SmemAddr,
+    bar: SmemAddr,
+) {
     let first = tile.row_start + tile.wide;
-    let mut row = 0;
+    let mut row = rank * boxes::BAND;
     while row < tile.width() {
+        let at = [k, (first + row) as i32];
         // SAFETY: the caller's contract; bands of 32 rows of 128 bytes follow each other.
-        unsafe {
-            tma::load_2d(
-                wide.add(row * 2 * TILE_K),
-                map,
-                [k, (first + row) as i32],
-                bar,
-            )
-        };
-        row += boxes::BAND;
+        unsafe { tma::load_multicast_2d(wide.add(row * 2 * TILE_K), map, at, bar, EVERY_BLOCK) };
+        row += CLUSTER * boxes::BAND;
     }
 }
 
@@ -101,6 +107,7 @@ impl Product for Forward {
         maps: Maps,
         tile: &Tile,
         step: u32,
+        rank: u32,
         fixed: SmemAddr,
         wide: SmemAddr,
         bar: SmemAddr,
@@ -114,7 +121,7 @@ impl Product for Forward {
                 [k, tile.fixed as i32, tile.group as i32],
                 bar,
             );
-            load_rows(maps.a, tile, k, wide, bar);
+            load_rows(maps.a, tile, k, rank, wide, bar);
         }
     }
 }
@@ -134,6 +141,7 @@ impl Product for Dgrad {
         maps: Maps,
         tile: &Tile,
         step: u32,
+        rank: u32,
         fixed: SmemAddr,
         wide: SmemAddr,
         bar: SmemAddr,
@@ -152,7 +160,7 @@ impl Product for Dgrad {
                 );
                 panel += 1;
             }
-            load_rows(maps.a, tile, k, wide, bar);
+            load_rows(maps.a, tile, k, rank, wide, bar);
         }
     }
 }
@@ -172,6 +180,7 @@ impl Product for Wgrad {
         maps: Maps,
         tile: &Tile,
         step: u32,
+        rank: u32,
         fixed: SmemAddr,
         wide: SmemAddr,
         bar: SmemAddr,
@@ -184,12 +193,20 @@ impl Product for Wgrad {
             unsafe { tma::load_2d(fixed.add(panel * PANEL), maps.a, [m as i32, row], bar) };
             panel += 1;
         }
-        panel = 0;
+        panel = rank;
         while panel * boxes::PANEL < tile.width() {
             let n = tile.wide + panel * boxes::PANEL;
             // SAFETY: the trait's contract.
-            unsafe { tma::load_2d(wide.add(panel * PANEL), maps.b, [n as i32, row], bar) };
-            panel += 1;
+            unsafe {
+                tma::load_multicast_2d(
+                    wide.add(panel * PANEL),
+                    maps.b,
+                    [n as i32, row],
+                    bar,
+                    EVERY_BLOCK,
+                )
+            };
+            panel += CLUSTER;
         }
     }
 }

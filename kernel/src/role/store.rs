@@ -4,6 +4,7 @@
 //! forward and dgrad, rows and columns change places: there the sums' fixed side is D's columns.
 //! Other sinks (wgrad) go straight from registers, 32 bytes of a row at a time.
 
+use super::order::Order;
 use super::product::Product;
 use crate::gemm::{CONSUMERS, Form, GemmArgs, Sink};
 use crate::layout::fragment::{accumulator, stmatrix};
@@ -13,7 +14,6 @@ use crate::mma::tile::PANEL;
 use crate::ptx::cvt::{pack_bf16, unpack_bf16};
 use crate::ptx::global;
 use crate::ptx::shared::{self, SmemAddr};
-use crate::schedule::grouped::{Problem, Tile};
 use crate::{for_each_16_columns, named_sync, store_matrix};
 
 /// The named barrier of consumer 0, and the next one's of the next; 0 is the block's.
@@ -43,41 +43,32 @@ struct Target {
 pub unsafe fn store<P: Product>(
     sums: &Accumulators,
     args: &GemmArgs,
-    problem: &Problem,
-    tile: &Tile,
+    order: &Order,
     part: u32,
     thread: u32,
     staging: SmemAddr,
 ) {
-    let fixed = tile.fixed + 64 * part;
-    let left = problem.fixed_extent().saturating_sub(fixed);
-    let at = |row: u64, column: u32, size: u64| Target {
-        address: args.d + (row * args.d_row_stride + column as u64) * size,
-        row_bytes: args.d_row_stride * size,
-        rows: 0,
-        columns: 0,
-    };
+    let left = order.left.saturating_sub(64 * part);
+    let half = 64 * part as u64;
+    let row_bytes = |size| args.d_row_stride * size;
     // SAFETY: the caller's contract.
     unsafe {
         match P::FORM {
             Form::Forward | Form::Dgrad => {
                 let target = Target {
-                    rows: tile.count,
+                    address: args.d + 2 * (order.offset + half),
+                    row_bytes: row_bytes(2),
+                    rows: order.count,
                     columns: left,
-                    ..at(tile.row_start as u64 + tile.wide as u64, fixed, 2)
                 };
-                store_across(sums, tile.width(), target, part, thread, staging);
+                store_across(sums, order.width, target, part, thread, staging);
             }
             Form::Wgrad => {
-                let group = tile.group as u64 * args.d_group_stride;
-                let target = |size| {
-                    let target = at(fixed as u64, tile.wide, size);
-                    Target {
-                        address: target.address + group * size,
-                        rows: left,
-                        columns: tile.count,
-                        ..target
-                    }
+                let target = |size| Target {
+                    address: args.d + size * (order.offset + half * args.d_row_stride),
+                    row_bytes: row_bytes(size),
+                    rows: left,
+                    columns: order.count,
                 };
                 if args.sink == Sink::F32 as u32 {
                     store_pairs::<FreshF32>(sums, thread, target(4));
@@ -86,7 +77,7 @@ pub unsafe fn store<P: Product>(
                 } else if args.sink == Sink::AddBf16 as u32 {
                     store_pairs::<AddBf16>(sums, thread, target(2));
                 } else {
-                    store_along(sums, tile.width(), target(2), part, thread, staging);
+                    store_along(sums, order.width, target(2), part, thread, staging);
                 }
             }
         }

@@ -1,18 +1,19 @@
 //! The ring of stages between one producer warp and the consumer warps.
 //!
 //! Each stage has two mbarriers. `full` completes when the producer has arrived and
-//! all bytes it announced have been delivered; `empty` completes when every consumer
-//! warp has let go. Where a stage needs a hand before it is consumed, a third, `landed`,
+//! all bytes it announced have been delivered, by its own copies and by those of the cluster's
+//! other block; `empty` completes when every consumer warp of both blocks has let go, since the
+//! producer fills a part of the stage in both. Where a stage needs a hand before it is consumed, a third, `landed`,
 //! takes the producer's place of `full`, and a [`Relay`] between the two passes each
 //! stage on. All walk the stages in the same order, and a position in
 //! that walk fixes stage and parity, so neither is ever passed around on its own.
 
-use crate::gemm::{CONSUMERS, STAGES};
-use crate::ptx::mbarrier;
-use crate::ptx::shared::SmemAddr;
+use crate::gemm::{CLUSTER, CONSUMERS, STAGES};
+use crate::ptx::shared::{ClusterAddr, SmemAddr};
+use crate::ptx::{mbarrier, reg};
 
 /// Warps that release each stage.
-const CONSUMER_WARPS: u32 = 4 * CONSUMERS;
+const CONSUMER_WARPS: u32 = 4 * CONSUMERS * CLUSTER;
 
 /// The ring's barriers in shared memory.
 #[derive(Clone, Copy)]
@@ -45,7 +46,7 @@ impl Ring {
     ///
     /// # Safety
     /// One thread of the block calls it, before anyone uses the ring; a
-    /// `fence::mbarrier_init` and a block barrier follow.
+    /// `fence::mbarrier_init` and a cluster barrier follow.
     pub unsafe fn init(self) {
         let mut stage = 0;
         while stage < STAGES {
@@ -100,22 +101,32 @@ impl Producer {
         }
     }
 
-    /// Waits for the next stage to be free and announces `bytes` to come.
+    /// Waits for the next stage to be free.
     ///
     /// # Safety
-    /// One thread only; it then issues copies of exactly `bytes` bytes to the slot's barrier.
+    /// One thread only; it announces each stage before it acquires the next.
     #[inline(always)]
-    pub unsafe fn acquire(&mut self, bytes: u32) -> Slot {
+    pub unsafe fn acquire(&mut self) -> Slot {
         let Position { stage, parity } = self.at;
         self.at.advance();
         let bar = self.arrived.add(8 * stage);
         // SAFETY: the barriers are initialised. Before the first round the phase of the
         // opposite parity counts as complete, so a fresh ring is free.
         unsafe {
-            mbarrier::wait(self.ring.empty.add(8 * stage), parity ^ 1);
-            mbarrier::arrive_expect(bar, bytes);
+            mbarrier::wait_cluster(self.ring.empty.add(8 * stage), parity ^ 1);
         }
         Slot { stage, bar }
+    }
+
+    /// Announces `bytes` to come to an acquired stage.
+    ///
+    /// # Safety
+    /// Once for each acquired stage, after all that this thread itself writes for it; the blocks
+    /// of the cluster together deliver exactly as many bytes to the slot's barrier.
+    #[inline(always)]
+    pub unsafe fn announce(&self, slot: Slot, bytes: u32) {
+        // SAFETY: the barrier is initialised, and this arrival is pending.
+        unsafe { mbarrier::arrive_expect(slot.bar, bytes) };
     }
 }
 
@@ -161,6 +172,8 @@ impl Relay {
 /// A consumer warp's end.
 pub struct Consumer {
     ring: Ring,
+    /// `ring.empty` in the block of the cluster that this lane tells.
+    empty: ClusterAddr,
     wait: Position,
     release: u32,
 }
@@ -170,9 +183,22 @@ impl Consumer {
     pub fn new(ring: Ring) -> Consumer {
         Consumer {
             ring,
+            empty: ring.empty.in_block(reg::lane() % CLUSTER),
             wait: Position::START,
             release: 0,
         }
+    }
+
+    /// Waits for the next stage's bytes without taking it; returns its index.
+    ///
+    /// # Safety
+    /// As [`acquire`](Consumer::acquire).
+    #[inline(always)]
+    pub unsafe fn peek(&self) -> u32 {
+        let Position { stage, parity } = self.wait;
+        // SAFETY: the barriers are initialised.
+        unsafe { mbarrier::wait(self.ring.full.add(8 * stage), parity) };
+        stage
     }
 
     /// Waits for the next stage's bytes; returns its index.
@@ -188,17 +214,19 @@ impl Consumer {
         stage
     }
 
-    /// Lets go of the oldest stage still held.
+    /// Lets go of the oldest stage still held, in every block of the cluster.
     ///
     /// # Safety
-    /// Every read of that stage by this warp is done; one lane of the warp arrives, `elected`.
+    /// Every read of that stage by this warp is done; all its lanes call it, and the first ones
+    /// arrive, one for each block.
     #[inline(always)]
-    pub unsafe fn release(&mut self, elected: bool) {
+    pub unsafe fn release(&mut self) {
         let stage = self.release;
         self.release = if stage + 1 == STAGES { 0 } else { stage + 1 };
-        if elected {
-            // SAFETY: the barriers are initialised, and this warp's arrival is pending.
-            unsafe { mbarrier::arrive(self.ring.empty.add(8 * stage)) };
+        if reg::lane() < CLUSTER {
+            // SAFETY: the barriers are initialised, and this warp's arrival is pending; the
+            // cluster's blocks end together.
+            unsafe { mbarrier::arrive_cluster(self.empty.add(8 * stage)) };
         }
     }
 }
