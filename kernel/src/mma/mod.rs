@@ -5,49 +5,41 @@ pub mod tile;
 pub mod warp;
 pub mod wgmma;
 
-use accumulators::Accumulators;
-use tile::{Operand, Tile};
+use crate::ptx::shared::SmemAddr;
+use crate::sync::ring::Consumer;
 
-/// What to do with a stage.
+use accumulators::Accumulators;
+use tile::Operand;
+
+/// A run of stages that is multiplied without a stop.
 #[derive(Clone, Copy)]
-pub struct Step {
+pub struct Chunk {
+    /// This warpgroup's 64 rows of A in the first stage of the ring.
+    pub a: SmemAddr,
+    /// B in the first stage of the ring.
+    pub b: SmemAddr,
     /// Columns of the product: one that [`width`](crate::schedule::grouped::width) gives.
     pub width: u32,
-    /// Steps of 16 along K, 1 to 4.
-    pub depth: u32,
-    /// Whether the old sums are dropped.
-    pub fresh: bool,
+    /// Stages that count in full, 64 K each.
+    pub stages: u32,
+    /// Steps of 16 K that count in one more stage, 1 to 3; 0 if there is none.
+    pub tail: u32,
 }
 
-/// Multiplies what a pipeline stage holds: 64 rows of A, up to 192 columns of B, up to 64 K.
+/// Multiplies what the ring holds: 64 rows of A and up to 192 columns of B, 64 K a stage.
 ///
 /// One warpgroup runs an engine; its threads hold the sums as [`Accumulators`] says.
 pub trait Engine {
-    /// Starts `sums += A B` over one stage.
+    /// `sums = A B` over the ring's next stages, which are let go of as their products are done.
+    /// Sums past the chunk's width stay as they are.
     ///
     /// # Safety
-    /// All four warps of the warpgroup reach the same call. The operands lie in shared
-    /// memory, visible to this thread's engine, and stay as they are until a settle covers
-    /// them; `sums` isn't touched until then.
+    /// All four warps of the warpgroup reach the same call; the producer fills those stages.
     unsafe fn multiply<A: Operand, B: Operand>(
         sums: &mut Accumulators,
-        a: Tile<A>,
-        b: Tile<B>,
-        step: Step,
+        chunk: Chunk,
+        ring: &mut Consumer,
     );
-
-    /// Waits until all started products but those of the latest call are done, the operands'
-    /// reads by every lane of the warp with them.
-    ///
-    /// # Safety
-    /// All four warps of the warpgroup reach the same call.
-    unsafe fn settle_previous();
-
-    /// Waits until all started products are done, the operands' reads with them.
-    ///
-    /// # Safety
-    /// All four warps of the warpgroup reach the same call.
-    unsafe fn settle(sums: &mut Accumulators);
 }
 
 /// The engine of the architecture that this crate is compiled for.

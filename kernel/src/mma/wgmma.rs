@@ -2,9 +2,11 @@
 
 use super::accumulators::Accumulators;
 use super::tile::{Operand, Tile};
-use super::{Engine, Step};
+use super::{Chunk, Engine};
+use crate::gemm::{STAGE_FIXED, STAGE_WIDE};
 use crate::layout::descriptor::advance;
 use crate::ptx::reg;
+use crate::sync::ring::Consumer;
 use crate::{wgmma, wgmma_commit, wgmma_fence, wgmma_settled, wgmma_wait};
 
 /// wgmma m64n`N`k16, one a step of K.
@@ -39,73 +41,76 @@ macro_rules! with_width {
 }
 
 impl Engine for Wgmma {
+    /// The products of a stage are settled when the next one's have started; then it is let go.
+    ///
+    /// The width is decided outside of the loop: a stage's instructions must be issued while the
+    /// stage before is multiplied, in some 300 clocks.
     #[inline(always)]
     unsafe fn multiply<A: Operand, B: Operand>(
         sums: &mut Accumulators,
-        a: Tile<A>,
-        b: Tile<B>,
-        step: Step,
+        chunk: Chunk,
+        ring: &mut Consumer,
     ) {
-        let (a, b) = (a.descriptor(), b.descriptor());
+        let (a, b) = (
+            Tile::<A>::at(chunk.a).descriptor(),
+            Tile::<B>::at(chunk.b).descriptor(),
+        );
         let d = &mut sums.0;
-        let keep = !step.fresh as u32;
         macro_rules! k_step {
-            ($n:tt, $i:literal, $keep:expr) => {
+            ($n:tt, $a:ident, $b:ident, $i:literal, $keep:expr) => {
                 wgmma!(
-                    $n, d, smem advance(a, $i * A::MAJOR.k_step()), advance(b, $i * B::MAJOR.k_step()), $keep,
+                    $n, d, smem advance($a, $i * A::MAJOR.k_step()), advance($b, $i * B::MAJOR.k_step()), $keep,
                     A::MAJOR.transpose(), B::MAJOR.transpose(), $i
                 )
             };
         }
-        macro_rules! all {
+        macro_rules! run {
             ($n:tt) => {{
-                wgmma_fence!($n "fence");
-                k_step!($n, 0, keep);
-                k_step!($n, 1, 1u32);
-                k_step!($n, 2, 1u32);
-                k_step!($n, 3, 1u32);
-                wgmma_commit!($n "commit");
-            }};
-        }
-        // SAFETY: the trait's contract.
-        unsafe {
-            if step.depth == 4 {
-                with_width!(step.width, all);
-            } else {
-                let (mut a, mut b, mut keep) = (a, b, keep);
-                macro_rules! one {
-                    ($n:tt) => {{
-                        wgmma_fence!($n "fence");
-                        wgmma!($n, d, smem a, b, keep, A::MAJOR.transpose(), B::MAJOR.transpose(), 4);
-                        wgmma_commit!($n "commit");
-                    }};
-                }
-                let mut left = step.depth;
+                let (mut left, mut keep) = (chunk.stages, 0);
                 while left > 0 {
-                    with_width!(step.width, one);
-                    a = advance(a, A::MAJOR.k_step());
-                    b = advance(b, B::MAJOR.k_step());
+                    let stage = ring.acquire();
+                    let a = advance(a, stage * STAGE_FIXED);
+                    let b = advance(b, stage * STAGE_WIDE);
+                    wgmma_fence!($n "fence");
+                    k_step!($n, a, b, 0, keep);
+                    k_step!($n, a, b, 1, 1u32);
+                    k_step!($n, a, b, 2, 1u32);
+                    k_step!($n, a, b, 3, 1u32);
+                    wgmma_commit!($n "commit");
+                    wgmma_wait!(1, $n);
+                    if keep != 0 {
+                        ring.release();
+                    }
                     // Known to be 1, it would have the compiler peel the first round off.
                     keep = reg::opaque(1);
                     left -= 1;
                 }
-            }
+                let mut left = chunk.tail;
+                if left > 0 {
+                    let stage = ring.acquire();
+                    let mut a = advance(a, stage * STAGE_FIXED);
+                    let mut b = advance(b, stage * STAGE_WIDE);
+                    while left > 0 {
+                        wgmma_fence!($n "tail_fence");
+                        wgmma!($n, d, smem a, b, keep, A::MAJOR.transpose(), B::MAJOR.transpose(), 4);
+                        wgmma_commit!($n "tail_commit");
+                        a = advance(a, A::MAJOR.k_step());
+                        b = advance(b, B::MAJOR.k_step());
+                        keep = reg::opaque(1);
+                        left -= 1;
+                    }
+                }
+            }};
         }
-    }
-
-    #[inline(always)]
-    unsafe fn settle_previous() {
-        // SAFETY: the trait's contract.
-        unsafe { wgmma_wait!(1) };
-    }
-
-    #[inline(always)]
-    unsafe fn settle(sums: &mut Accumulators) {
-        let d = &mut sums.0;
         // SAFETY: the trait's contract.
         unsafe {
+            with_width!(chunk.width, run);
             wgmma_wait!(0);
             wgmma_settled!(192, d);
+            if chunk.tail > 0 && chunk.stages > 0 {
+                ring.release();
+            }
+            ring.release();
         }
     }
 }

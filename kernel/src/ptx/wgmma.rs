@@ -46,13 +46,13 @@ macro_rules! wgmma_commit {
 /// As [`wgmma_fence!`](crate::wgmma_fence).
 #[macro_export]
 macro_rules! wgmma_wait {
-    ($pending:literal) => {
+    ($pending:literal $(, $($index:literal)*)?) => {
         ::core::arch::asm!(
             concat!(
                 "wgmma.wait_group.sync.aligned ",
                 $pending,
                 ";",
-                $crate::collective_tag!()
+                $crate::collective_tag!($($($index)*)?)
             ),
             options(nostack)
         )

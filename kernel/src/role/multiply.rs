@@ -3,10 +3,10 @@
 use super::order::Order;
 use super::product::Product;
 use super::store::store;
-use crate::gemm::{CHUNK, Form, GemmArgs, STAGE_FIXED, STAGE_WIDE, STAGING, SharedPlan, TILE_K};
+use crate::gemm::{CHUNK, Form, GemmArgs, STAGING, SharedPlan, TILE_K};
 use crate::mma::accumulators::Accumulators;
-use crate::mma::tile::{PANEL, Tile as SmemTile};
-use crate::mma::{Engine, Step};
+use crate::mma::tile::PANEL;
+use crate::mma::{Chunk, Engine};
 use crate::ptx::reg;
 use crate::ptx::shared::SmemAddr;
 use crate::sync::ring::{Consumer, Ring};
@@ -38,55 +38,42 @@ pub unsafe fn multiply<P: Product, E: Engine>(
         let mut total = Accumulators::zero();
         // A chunk starts afresh, but what a narrow product leaves alone is added like the rest.
         let mut sums = Accumulators::zero();
-        // One consumer's first chunk is half as long: where one drains its products to add them up,
-        // the other keeps the tensor cores busy.
-        let mut chunk = CHUNK - CHUNK / 2 * part;
-        let mut step = 0;
-        while step < order.depth {
-            let end = if order.depth - step < chunk {
-                order.depth
-            } else {
-                step + chunk
-            };
-            chunk = CHUNK;
-            let mut fresh = true;
-            while step < end {
-                // SAFETY: the producer fills `depth` stages a tile. The products of the stage
-                // before are settled when this one's have started; then that one is let go.
-                unsafe {
-                    let stage = stages.acquire();
-                    let fixed = base.add(plan.fixed + stage * STAGE_FIXED);
-                    let wide = base.add(plan.wide + stage * STAGE_WIDE);
-                    let k_steps = match P::FORM {
-                        Form::Forward | Form::Dgrad => TILE_K / 16,
-                        Form::Wgrad if step + 1 < order.depth => TILE_K / 16,
-                        // 0 leaves the sums as they are: zero.
-                        Form::Wgrad => order.last.div_ceil(16),
-                    };
-                    E::multiply::<P::Fixed, P::Wide>(
-                        &mut sums,
-                        SmemTile::at(fixed.add(part * PANEL)),
-                        SmemTile::at(wide),
-                        Step {
-                            width: order.width,
-                            depth: k_steps,
-                            fresh,
-                        },
-                    );
-                    E::settle_previous();
-                    if !fresh {
-                        stages.release();
-                    }
-                }
-                fresh = false;
-                step += 1;
-            }
-            // SAFETY: as above, for the chunk's last stage.
+        if order.last == 0 {
+            // SAFETY: the stage that came with the order, and nothing in it.
             unsafe {
-                E::settle(&mut sums);
+                stages.acquire();
                 stages.release();
             }
-            total.add(&sums);
+        } else {
+            let tail = match P::FORM {
+                Form::Wgrad if order.last < TILE_K => order.last.div_ceil(16),
+                _ => 0,
+            };
+            // One consumer's first chunk is half as long: where one drains its products to add them
+            // up, the other keeps the tensor cores busy.
+            let mut length = CHUNK - CHUNK / 2 * part;
+            let mut left = order.depth;
+            while left > 0 {
+                let stages_now = if left < length { left } else { length };
+                left -= stages_now;
+                length = CHUNK;
+                let tail = if left == 0 { tail } else { 0 };
+                // SAFETY: the producer fills `depth` stages a tile.
+                unsafe {
+                    E::multiply::<P::Fixed, P::Wide>(
+                        &mut sums,
+                        Chunk {
+                            a: base.add(plan.fixed + part * PANEL),
+                            b: base.add(plan.wide),
+                            width: order.width,
+                            stages: stages_now - (tail > 0) as u32,
+                            tail,
+                        },
+                        &mut stages,
+                    );
+                }
+                total.add(&sums);
+            }
         }
         let staging = base.add(plan.staging + part * STAGING);
         // SAFETY: this warpgroup's part of the staging memory and of D.

@@ -68,6 +68,22 @@ fn bytes_of_rows(tile: &Tile) -> u32 {
     STAGE_FIXED + tile.width().div_ceil(boxes::BAND) * BAND_BYTES
 }
 
+/// Loads a box of the wide side to every block of the cluster.
+///
+/// # Safety
+/// As [`tma::load_multicast_2d`].
+#[inline(always)]
+unsafe fn load_shared(dst: SmemAddr, map: TensorMapRef, at: [i32; 2], bar: SmemAddr) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if CLUSTER == 1 {
+            tma::load_2d(dst, map, at, bar)
+        } else {
+            tma::load_multicast_2d(dst, map, at, bar, EVERY_BLOCK)
+        }
+    }
+}
+
 /// The rows of a tile, [`boxes::BAND`] a box. Those past the tile belong to the next one, to
 /// padding or to another group; they multiply into columns of sums that are never written.
 ///
@@ -87,7 +103,7 @@ unsafe fn load_rows(
     while row < tile.width() {
         let at = [k, (first + row) as i32];
         // SAFETY: the caller's contract; bands of 32 rows of 128 bytes follow each other.
-        unsafe { tma::load_multicast_2d(wide.add(row * 2 * TILE_K), map, at, bar, EVERY_BLOCK) };
+        unsafe { load_shared(wide.add(row * 2 * TILE_K), map, at, bar) };
         row += CLUSTER * boxes::BAND;
     }
 }
@@ -197,15 +213,7 @@ impl Product for Wgrad {
         while panel * boxes::PANEL < tile.width() {
             let n = tile.wide + panel * boxes::PANEL;
             // SAFETY: the trait's contract.
-            unsafe {
-                tma::load_multicast_2d(
-                    wide.add(panel * PANEL),
-                    maps.b,
-                    [n as i32, row],
-                    bar,
-                    EVERY_BLOCK,
-                )
-            };
+            unsafe { load_shared(wide.add(panel * PANEL), maps.b, [n as i32, row], bar) };
             panel += CLUSTER;
         }
     }

@@ -230,7 +230,13 @@ impl Consumer {
         if reg::lane() < CLUSTER {
             // SAFETY: the barriers are initialised, and this warp's arrival is pending; the
             // cluster's blocks end together.
-            unsafe { mbarrier::arrive_consumed(self.empty.add(8 * stage)) };
+            unsafe {
+                if CLUSTER == 1 {
+                    mbarrier::arrive(self.ring.empty.add(8 * stage))
+                } else {
+                    mbarrier::arrive_consumed(self.empty.add(8 * stage))
+                }
+            };
         }
     }
 }
