@@ -10,8 +10,8 @@
 //! | [`GemmCall::wgrad`] | `D[g, m, n] = sum_r A[r, m] B[r, n]` | `[capacity, M]` | `[capacity, N]` |
 
 use bytemuck::Pod;
-use mok_kernel::gemm::{CLUSTER, GemmArgs, MAX_WIDTH, ROW_ALIGN, SIDE, boxes, shared_plan};
 pub use mok_kernel::gemm::{Form, MAX_GROUPS, Sink};
+use mok_kernel::gemm::{GemmArgs, MAX_WIDTH, ROW_ALIGN, SIDE, boxes, shared_plan};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -237,7 +237,7 @@ impl GemmCall {
         self.rows.groups > 0 && (self.rows.capacity > 0 || fresh || self.rows.overflow.is_some())
     }
 
-    /// The most tiles of a cluster that any group sizes within the capacity make; saturated, since
+    /// The most tiles that any group sizes within the capacity make; saturated, since
     /// `grid` may be asked before `check`.
     fn tiles(&self) -> u64 {
         let tiles = |extent: u32, of: u32| u64::from(extent.div_ceil(of));
@@ -245,19 +245,18 @@ impl GemmCall {
             // Each group may have begun a tile and not filled it.
             Form::Forward | Form::Dgrad => {
                 let begun = u64::from(self.rows.groups.min(self.rows.capacity.div_ceil(ROW_ALIGN)));
-                (tiles(self.rows.capacity, MAX_WIDTH) + begun) * tiles(self.n, CLUSTER * SIDE)
+                (tiles(self.rows.capacity, MAX_WIDTH) + begun) * tiles(self.n, SIDE)
             }
             Form::Wgrad => u64::from(self.rows.groups)
-                .saturating_mul(tiles(self.m, CLUSTER * SIDE))
+                .saturating_mul(tiles(self.m, SIDE))
                 .saturating_mul(tiles(self.n, MAX_WIDTH)),
         }
     }
 
-    /// Blocks of the launch on this many SMs, whole clusters and at least one; 0 if there is nothing
-    /// to launch.
+    /// Blocks of the launch on this many SMs; 0 if there is nothing to launch.
     pub fn grid(&self, sms: u32) -> u32 {
         match self.launches() {
-            true => CLUSTER * u64::from(sms / CLUSTER).min(self.tiles()).max(1) as u32,
+            true => u64::from(sms).min(self.tiles()).max(1) as u32,
             false => 0,
         }
     }

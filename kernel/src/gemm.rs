@@ -45,8 +45,6 @@ pub const TILE_K: u32 = 64;
 pub const STAGES: u32 = 4;
 /// Warpgroups that multiply.
 pub const CONSUMERS: u32 = 2;
-/// Blocks in a cluster: neighbours on the fixed side, which load the wide side for each other.
-pub const CLUSTER: u32 = 2;
 /// One producer warpgroup and the consumers.
 pub const THREADS: u32 = 128 * (1 + CONSUMERS);
 /// The most groups one launch takes (the group table lives in shared memory).
@@ -223,7 +221,7 @@ const fn spec(entry: &'static str) -> LaunchSpec {
         entry,
         threads: THREADS,
         min_blocks: 1,
-        cluster: CLUSTER,
+        cluster: 1,
         params: PARAMS,
         max_shared,
     }

@@ -1,17 +1,15 @@
-//! The grouped GEMM: persistent clusters of two blocks, each of one producer and two consumer
-//! warpgroups.
+//! The grouped GEMM: persistent blocks of one producer and two consumer warpgroups.
 //!
 //! ```text
-//! all      group sizes -> table (shared memory)            cluster barrier
+//! all      group sizes -> table (shared memory)            barrier
 //! producer for each tile, each stage: wait empty -> TMA -> full (wgrad: landed)
 //! relay    wgrad, each stage: wait landed -> rows past the group cleared -> full
 //! consumer for each tile, each stage: wait full -> products -> empty;  sums -> D
-//! all                                                      cluster barrier
 //! ```
 //!
 //! Registers move from the producer to the consumers, whose sums alone are 192 a thread.
 
-use crate::gemm::{CLUSTER, GemmArgs, shared_plan};
+use crate::gemm::{GemmArgs, shared_plan};
 use crate::mma::Engine;
 use crate::ptx::{fence, reg, shared};
 use crate::role::clear::clear;
@@ -20,8 +18,8 @@ use crate::role::multiply::multiply;
 use crate::role::product::{Maps, Product};
 use crate::role::table::{self, SharedTable};
 use crate::schedule::grouped::{Problem, Tiles};
+use crate::set_max_registers;
 use crate::sync::ring::Ring;
-use crate::{cluster_arrive, cluster_wait, set_max_registers, warp_sync};
 
 /// A tensor map as a by-value parameter. Only its address is ever used; the builder
 /// raises the parameter's alignment to 64 (rustc 1.95 refuses more than 16 here).
@@ -54,28 +52,17 @@ pub unsafe fn gemm<P: Product, E: Engine>(maps: Maps, args: &GemmArgs) {
     // SAFETY: every thread is here.
     unsafe { table::build(table, &problem, args) };
 
-    // SAFETY: every thread of the cluster is here; no block touches another's barriers before.
-    unsafe {
-        cluster_arrive!();
-        cluster_wait!();
-    }
     let warpgroup = reg::thread_idx() / 128;
     if warpgroup == 0 {
         // SAFETY: the whole warpgroup; its first thread is the producer, its second warp the relay.
         unsafe {
             set_max_registers!(dec 40);
             if reg::thread_idx() == 0 {
-                let tiles = Tiles::new(
-                    table,
-                    problem,
-                    reg::block_idx() / CLUSTER,
-                    reg::grid_dim() / CLUSTER,
-                );
+                let tiles = Tiles::new(table, problem, reg::block_idx(), reg::grid_dim());
                 load::<P, _>(tiles, &problem, args, maps, ring, base, &plan);
             } else if P::RELAYED && reg::thread_idx() / 32 == 1 {
                 clear(ring, base, &plan);
             }
-            warp_sync!();
         }
     } else {
         // SAFETY: the whole warpgroup, one part each.
@@ -83,12 +70,6 @@ pub unsafe fn gemm<P: Product, E: Engine>(maps: Maps, args: &GemmArgs) {
             set_max_registers!(inc 232);
             multiply::<P, E>(args, warpgroup - 1, ring, base, &plan);
         }
-    }
-    // SAFETY: every thread of the cluster is here, each warp whole. Until then a block is loaded
-    // to and told of free stages by the other.
-    unsafe {
-        cluster_arrive!();
-        cluster_wait!();
     }
 }
 

@@ -51,9 +51,11 @@ pub const fn mn_major(addr: u32, panel: u32) -> u64 {
     encode(addr, panel, ATOM)
 }
 
-/// The descriptor `bytes` (a multiple of 16) further on.
+/// The descriptor `bytes` (a multiple of 16) further on, inside shared memory.
+///
+/// The address can't carry out of the lower half, so that the upper one stays a constant.
 pub const fn advance(descriptor: u64, bytes: u32) -> u64 {
-    descriptor + (bytes >> 4) as u64
+    descriptor >> 32 << 32 | (descriptor as u32).wrapping_add(bytes >> 4) as u64
 }
 
 const fn encode(addr: u32, leading: u32, stride: u32) -> u64 {

@@ -73,19 +73,6 @@ pub unsafe fn arrive_cluster(bar: ClusterAddr) {
     };
 }
 
-/// Arrives once at an mbarrier of any block of the cluster, with release order in this block only:
-/// to say that something has been read, in full.
-///
-/// # Safety
-/// As [`arrive_cluster`]; nothing that was written before is read in the other block on its account.
-#[inline(always)]
-pub unsafe fn arrive_consumed(bar: ClusterAddr) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        asm!("mbarrier.arrive.shared::cluster.b64 _, [{0}];", in(reg32) bar.0, options(nostack))
-    };
-}
-
 /// Whether the phase of this parity has completed; may suspend the thread for a while. Acquires in the block.
 ///
 /// # Safety

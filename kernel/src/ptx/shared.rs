@@ -46,14 +46,6 @@ impl SmemAddr {
     }
 }
 
-impl ClusterAddr {
-    /// The address `bytes` further on, in the same block.
-    #[inline(always)]
-    pub const fn add(self, bytes: u32) -> ClusterAddr {
-        ClusterAddr(self.0.wrapping_add(bytes))
-    }
-}
-
 /// Loads a word from this block's shared memory.
 ///
 /// # Safety

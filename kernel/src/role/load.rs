@@ -2,21 +2,20 @@
 
 use super::order::Order;
 use super::product::{Maps, Product};
-use crate::gemm::{GemmArgs, SIDE, STAGE_FIXED, STAGE_WIDE, SharedPlan};
+use crate::gemm::{GemmArgs, STAGE_FIXED, STAGE_WIDE, SharedPlan};
 use crate::ptx::shared::SmemAddr;
-use crate::ptx::{reg, tma};
+use crate::ptx::tma;
 use crate::schedule::grouped::{GroupTable, Problem, Tiles};
 use crate::sync::ring::{Producer, Ring};
 
-/// Orders every tile of this block and loads its stages: its fixed side, and its share of the
-/// wide side for all blocks of the cluster.
+/// Orders every tile of this block and loads its stages.
 ///
 /// Waits for: a free stage (`ring.empty`).
 /// Signals: the stage's bytes (`ring.full`, or `ring.landed`), through TMA's own completion.
 ///
 /// # Safety
-/// One thread of the block runs it; the ring is initialised in all blocks of the cluster, `base`
-/// and `plan` are the block's, `maps` have the boxes that `P` needs.
+/// One thread of the block runs it; the ring is initialised, `base` and `plan` are the
+/// block's, `maps` have the boxes that `P` needs.
 #[inline(always)]
 pub unsafe fn load<P: Product, T: GroupTable>(
     tiles: Tiles<T>,
@@ -32,17 +31,14 @@ pub unsafe fn load<P: Product, T: GroupTable>(
         tma::prefetch(maps.a);
         tma::prefetch(maps.b);
     }
-    let rank = reg::cluster_rank();
     let mut stages = Producer::new(ring, P::RELAYED);
-    for mut tile in tiles {
-        tile.fixed += rank * SIDE;
+    for tile in tiles {
         let order = Order::new(problem, args, &tile);
         // A group without rows is written all the same, from a stage that nothing is loaded to.
         let bytes = if order.last == 0 { 0 } else { P::bytes(&tile) };
         let mut step = 0;
         while step < order.depth {
-            // SAFETY: the loads go to the acquired stage, and together with the other block's bring
-            // what it announces.
+            // SAFETY: the loads go to the acquired stage, and together bring what it announces.
             unsafe {
                 let slot = stages.acquire();
                 if step == 0 {
@@ -52,7 +48,7 @@ pub unsafe fn load<P: Product, T: GroupTable>(
                 if bytes > 0 {
                     let fixed = base.add(plan.fixed + slot.stage * STAGE_FIXED);
                     let wide = base.add(plan.wide + slot.stage * STAGE_WIDE);
-                    P::load(maps, &tile, step, rank, fixed, wide, slot.bar);
+                    P::load(maps, &tile, step, fixed, wide, slot.bar);
                 }
             }
             step += 1;

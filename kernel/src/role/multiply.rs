@@ -10,6 +10,7 @@ use crate::mma::{Chunk, Engine};
 use crate::ptx::reg;
 use crate::ptx::shared::SmemAddr;
 use crate::sync::ring::{Consumer, Ring};
+use crate::warp_sync;
 
 /// Computes half of every tile of this block: consumer `part` takes 64 of its fixed side.
 ///
@@ -39,9 +40,11 @@ pub unsafe fn multiply<P: Product, E: Engine>(
         // A chunk starts afresh, but what a narrow product leaves alone is added like the rest.
         let mut sums = Accumulators::zero();
         if order.last == 0 {
-            // SAFETY: the stage that came with the order, and nothing in it.
+            // SAFETY: the stage that came with the order, and nothing in it. All lanes have read the
+            // order before one of them lets go of it.
             unsafe {
                 stages.acquire();
+                warp_sync!();
                 stages.release();
             }
         } else {

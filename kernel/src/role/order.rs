@@ -4,11 +4,11 @@
 //! tensor cores with its loads, and cost the consumers neither time nor registers. An order stands
 //! beside the first stage of its tile and holds as long as that stage does.
 
-use crate::gemm::{Form, GemmArgs, ORDER, SIDE, SharedPlan, TILE_K};
+use crate::gemm::{Form, GemmArgs, ORDER, SharedPlan, TILE_K};
 use crate::ptx::shared::{self, SmemAddr};
 use crate::schedule::grouped::{Problem, Tile};
 
-/// One block's tile.
+/// One tile.
 #[derive(Clone, Copy)]
 pub struct Order {
     /// Stages of the tile, at least 1; 0 ends the work.
@@ -19,7 +19,7 @@ pub struct Order {
     pub last: u32,
     /// How much of the wide side exists.
     pub count: u32,
-    /// How much of D is left on the fixed side from here on; may be more than the tile, or 0.
+    /// How much of D is left on the fixed side from here on; may be more than the tile.
     pub left: u32,
     /// Elements from D's start to the tile's.
     pub offset: u64,
@@ -36,7 +36,7 @@ impl Order {
         offset: 0,
     };
 
-    /// The order for a block's tile.
+    /// The order for a tile.
     #[inline(always)]
     pub fn new(problem: &Problem, args: &GemmArgs, tile: &Tile) -> Order {
         let depth = problem.depth(tile.rows);
@@ -59,7 +59,7 @@ impl Order {
                 Form::Wgrad => tile.rows - (depth - 1) * TILE_K,
             },
             count: tile.count,
-            left: problem.fixed_extent().saturating_sub(tile.fixed),
+            left: problem.fixed_extent() - tile.fixed,
             offset: group + row * args.d_row_stride + column as u64,
         }
     }
@@ -100,4 +100,4 @@ impl Order {
     }
 }
 
-const _: () = assert!(SIDE == 128 && ORDER == 32);
+const _: () = assert!(ORDER == 32);

@@ -1,7 +1,7 @@
 //! The three products, as far as the roles differ: which operand is contiguous along
 //! what, and which boxes fill a stage.
 
-use crate::gemm::{CLUSTER, Form, STAGE_FIXED, TILE_K, boxes};
+use crate::gemm::{Form, STAGE_FIXED, TILE_K, boxes};
 use crate::mma::tile::{KMajor, MnMajor, Operand, PANEL};
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma::{self, TensorMapRef};
@@ -30,18 +30,15 @@ pub trait Product {
     /// Bytes that a stage of `tile` gets: whole boxes, also where they reach outside the tensor.
     fn bytes(tile: &Tile) -> u32;
 
-    /// Issues the loads of stage `step` of `tile`, counted by `bar`: this block's fixed side, and
-    /// for all blocks of the cluster those boxes of the wide side whose number is this block's
-    /// `rank` modulo the cluster.
+    /// Issues the loads of stage `step` of `tile`, all counted by `bar`.
     ///
     /// # Safety
-    /// The maps have the boxes of [`boxes`]; the stage at `fixed` and `wide` is free in all blocks
-    /// and `bar` expects the tile's [`bytes`](Product::bytes) in each.
+    /// The maps have the boxes of [`boxes`]; the stage at `fixed` and `wide` is free and `bar`
+    /// expects the tile's [`bytes`](Product::bytes).
     unsafe fn load(
         maps: Maps,
         tile: &Tile,
         step: u32,
-        rank: u32,
         fixed: SmemAddr,
         wide: SmemAddr,
         bar: SmemAddr,
@@ -57,8 +54,6 @@ pub struct Wgrad;
 
 /// Panels of 64 in the fixed side's part of a stage.
 const FIXED_PANELS: u32 = crate::gemm::SIDE / boxes::PANEL;
-/// The blocks of a cluster, as a multicast's mask.
-const EVERY_BLOCK: u16 = (1 << CLUSTER) - 1;
 /// Bytes of one box of rows.
 const BAND_BYTES: u32 = boxes::BAND * TILE_K * 2;
 
@@ -68,43 +63,20 @@ fn bytes_of_rows(tile: &Tile) -> u32 {
     STAGE_FIXED + tile.width().div_ceil(boxes::BAND) * BAND_BYTES
 }
 
-/// Loads a box of the wide side to every block of the cluster.
-///
-/// # Safety
-/// As [`tma::load_multicast_2d`].
-#[inline(always)]
-unsafe fn load_shared(dst: SmemAddr, map: TensorMapRef, at: [i32; 2], bar: SmemAddr) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if CLUSTER == 1 {
-            tma::load_2d(dst, map, at, bar)
-        } else {
-            tma::load_multicast_2d(dst, map, at, bar, EVERY_BLOCK)
-        }
-    }
-}
-
 /// The rows of a tile, [`boxes::BAND`] a box. Those past the tile belong to the next one, to
 /// padding or to another group; they multiply into columns of sums that are never written.
 ///
 /// # Safety
 /// As [`Product::load`], for the wide side.
 #[inline(always)]
-unsafe fn load_rows(
-    map: TensorMapRef,
-    tile: &Tile,
-    k: i32,
-    rank: u32,
-    wide: SmemAddr,
-    bar: SmemAddr,
-) {
+unsafe fn load_rows(map: TensorMapRef, tile: &Tile, k: i32, wide: SmemAddr, bar: SmemAddr) {
     let first = tile.row_start + tile.wide;
-    let mut row = rank * boxes::BAND;
+    let mut row = 0;
     while row < tile.width() {
         let at = [k, (first + row) as i32];
         // SAFETY: the caller's contract; bands of 32 rows of 128 bytes follow each other.
-        unsafe { load_shared(wide.add(row * 2 * TILE_K), map, at, bar) };
-        row += CLUSTER * boxes::BAND;
+        unsafe { tma::load_2d(wide.add(row * 2 * TILE_K), map, at, bar) };
+        row += boxes::BAND;
     }
 }
 
@@ -123,7 +95,6 @@ impl Product for Forward {
         maps: Maps,
         tile: &Tile,
         step: u32,
-        rank: u32,
         fixed: SmemAddr,
         wide: SmemAddr,
         bar: SmemAddr,
@@ -137,7 +108,7 @@ impl Product for Forward {
                 [k, tile.fixed as i32, tile.group as i32],
                 bar,
             );
-            load_rows(maps.a, tile, k, rank, wide, bar);
+            load_rows(maps.a, tile, k, wide, bar);
         }
     }
 }
@@ -157,7 +128,6 @@ impl Product for Dgrad {
         maps: Maps,
         tile: &Tile,
         step: u32,
-        rank: u32,
         fixed: SmemAddr,
         wide: SmemAddr,
         bar: SmemAddr,
@@ -176,7 +146,7 @@ impl Product for Dgrad {
                 );
                 panel += 1;
             }
-            load_rows(maps.a, tile, k, rank, wide, bar);
+            load_rows(maps.a, tile, k, wide, bar);
         }
     }
 }
@@ -196,7 +166,6 @@ impl Product for Wgrad {
         maps: Maps,
         tile: &Tile,
         step: u32,
-        rank: u32,
         fixed: SmemAddr,
         wide: SmemAddr,
         bar: SmemAddr,
@@ -209,12 +178,12 @@ impl Product for Wgrad {
             unsafe { tma::load_2d(fixed.add(panel * PANEL), maps.a, [m as i32, row], bar) };
             panel += 1;
         }
-        panel = rank;
+        panel = 0;
         while panel * boxes::PANEL < tile.width() {
             let n = tile.wide + panel * boxes::PANEL;
             // SAFETY: the trait's contract.
-            unsafe { load_shared(wide.add(panel * PANEL), maps.b, [n as i32, row], bar) };
-            panel += CLUSTER;
+            unsafe { tma::load_2d(wide.add(panel * PANEL), maps.b, [n as i32, row], bar) };
+            panel += 1;
         }
     }
 }

@@ -1,18 +1,15 @@
-//! Tiles of a grouped GEMM, dealt to persistent clusters.
+//! Tiles of a grouped GEMM, dealt to persistent blocks.
 //!
-//! Tiles of a cluster, a tile of each block side by side along the fixed side, are numbered group
-//! by group; cluster `c` of `n` takes numbers `c`, `c + n`, ... . The order is a function of the
-//! group sizes alone, so every block computes the same one without talking to the others.
+//! Tiles are numbered group by group; block `b` of `n` takes tiles `b`, `b + n`, ... .
+//! The order is a function of the group sizes alone, so every block computes the same one without
+//! talking to the others.
 //!
 //! A group's wide side is split evenly: 299 rows are tiles of 152 and 147, not of 192 and 107,
 //! since a narrow product is bound by reading its fixed side.
 
 use core::num::NonZeroU32;
 
-use crate::gemm::{CLUSTER, Form, MAX_WIDTH, ROW_ALIGN, SIDE, Sink, TILE_K};
-
-/// A cluster's tiles along the fixed side.
-const SIDES: u32 = CLUSTER * SIDE;
+use crate::gemm::{Form, MAX_WIDTH, ROW_ALIGN, SIDE, Sink, TILE_K};
 
 /// Wide tiles that share a part of the fixed side before it moves on.
 ///
@@ -68,9 +65,9 @@ impl Problem {
         }
     }
 
-    /// Clusters' tiles along the fixed side.
+    /// Tiles along the fixed side.
     pub const fn fixed_tiles(&self) -> u32 {
-        self.fixed_extent().div_ceil(SIDES)
+        self.fixed_extent().div_ceil(SIDE)
     }
 
     /// Tiles along the wide side, for a group with this many rows.
@@ -133,7 +130,7 @@ pub const fn padded(rows: u32) -> u64 {
     (rows as u64).next_multiple_of(ROW_ALIGN as u64)
 }
 
-/// A cluster's tiles of D: one of [`SIDE`] for each of its blocks.
+/// One tile of D.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
     /// Its group.
@@ -142,7 +139,7 @@ pub struct Tile {
     pub row_start: u32,
     /// Rows of the group.
     pub rows: u32,
-    /// Where the first block's starts on the fixed side, which may be all that is left: in D's columns (forward, dgrad) or in D's M (wgrad).
+    /// Where it starts on the fixed side: in D's columns (forward, dgrad) or in D's M (wgrad).
     pub fixed: u32,
     /// Where it starts on the wide side: in the group's rows (forward, dgrad) or in D's columns.
     pub wide: u32,
@@ -180,7 +177,7 @@ fn part(extent: u32, unit: NonZeroU32, parts: NonZeroU32, index: u32) -> (u32, u
     )
 }
 
-/// The tiles of one cluster, in order.
+/// The tiles of one block, in order.
 #[derive(Clone, Copy)]
 pub struct Tiles<T> {
     table: T,
@@ -193,14 +190,14 @@ pub struct Tiles<T> {
 }
 
 impl<T: GroupTable> Tiles<T> {
-    /// The tiles of cluster `cluster` of `clusters`.
-    pub fn new(table: T, problem: Problem, cluster: u32, clusters: u32) -> Tiles<T> {
+    /// The tiles of block `block` of `blocks`.
+    pub fn new(table: T, problem: Problem, block: u32, blocks: u32) -> Tiles<T> {
         let total = table.first_tile(table.groups());
         Tiles {
             table,
             problem,
-            next: cluster,
-            step: clusters,
+            next: block,
+            step: blocks,
             total,
             group: 0,
         }
@@ -262,7 +259,7 @@ impl<T: GroupTable> Iterator for Tiles<T> {
             group,
             row_start,
             rows,
-            fixed: fixed * SIDES,
+            fixed: fixed * SIDE,
             wide,
             count,
         })
@@ -341,7 +338,7 @@ mod tests {
                 Form::Wgrad => (problem.m, problem.n),
                 _ => (problem.n, rows),
             };
-            for fixed in (0..fixed).step_by(SIDES as usize) {
+            for fixed in (0..fixed).step_by(SIDE as usize) {
                 let mut covered = 0;
                 for _ in 0..wide.div_ceil(MAX_WIDTH) {
                     let tile = seen.next().unwrap();

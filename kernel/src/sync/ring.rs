@@ -1,19 +1,18 @@
 //! The ring of stages between one producer warp and the consumer warps.
 //!
 //! Each stage has two mbarriers. `full` completes when the producer has arrived and
-//! all bytes it announced have been delivered, by its own copies and by those of the cluster's
-//! other block; `empty` completes when every consumer warp of both blocks has let go, since the
-//! producer fills a part of the stage in both. Where a stage needs a hand before it is consumed, a third, `landed`,
+//! all bytes it announced have been delivered; `empty` completes when every consumer
+//! warp has let go. Where a stage needs a hand before it is consumed, a third, `landed`,
 //! takes the producer's place of `full`, and a [`Relay`] between the two passes each
 //! stage on. All walk the stages in the same order, and a position in
 //! that walk fixes stage and parity, so neither is ever passed around on its own.
 
-use crate::gemm::{CLUSTER, CONSUMERS, STAGES};
-use crate::ptx::shared::{ClusterAddr, SmemAddr};
+use crate::gemm::{CONSUMERS, STAGES};
+use crate::ptx::shared::SmemAddr;
 use crate::ptx::{mbarrier, reg};
 
 /// Warps that release each stage.
-const CONSUMER_WARPS: u32 = 4 * CONSUMERS * CLUSTER;
+const CONSUMER_WARPS: u32 = 4 * CONSUMERS;
 
 /// The ring's barriers in shared memory.
 #[derive(Clone, Copy)]
@@ -46,7 +45,7 @@ impl Ring {
     ///
     /// # Safety
     /// One thread of the block calls it, before anyone uses the ring; a
-    /// `fence::mbarrier_init` and a cluster barrier follow.
+    /// `fence::mbarrier_init` and a block barrier follow.
     pub unsafe fn init(self) {
         let mut stage = 0;
         while stage < STAGES {
@@ -121,8 +120,8 @@ impl Producer {
     /// Announces `bytes` to come to an acquired stage.
     ///
     /// # Safety
-    /// Once for each acquired stage, after all that this thread itself writes for it; the blocks
-    /// of the cluster together deliver exactly as many bytes to the slot's barrier.
+    /// Once for each acquired stage, after all that this thread itself writes for it; exactly
+    /// as many bytes are then delivered to the slot's barrier.
     #[inline(always)]
     pub unsafe fn announce(&self, slot: Slot, bytes: u32) {
         // SAFETY: the barrier is initialised, and this arrival is pending.
@@ -172,10 +171,10 @@ impl Relay {
 /// A consumer warp's end.
 pub struct Consumer {
     ring: Ring,
-    /// `ring.empty` in the block of the cluster that this lane tells.
-    empty: ClusterAddr,
     wait: Position,
     release: u32,
+    /// Whether this lane lets go for its warp.
+    elected: bool,
 }
 
 impl Consumer {
@@ -183,9 +182,9 @@ impl Consumer {
     pub fn new(ring: Ring) -> Consumer {
         Consumer {
             ring,
-            empty: ring.empty.in_block(reg::lane() % CLUSTER),
             wait: Position::START,
             release: 0,
+            elected: reg::thread_idx().is_multiple_of(32),
         }
     }
 
@@ -214,29 +213,18 @@ impl Consumer {
         stage
     }
 
-    /// Lets go of the oldest stage still held, in every block of the cluster.
-    ///
-    /// Without release in the cluster: that would be a memory barrier that waits for the stores of
-    /// the tile before, each stage (measured: it halves the speed). It isn't needed. This warp
-    /// wrote nothing that the other block reads, and its tensor cores' reads are over.
+    /// Lets go of the oldest stage still held.
     ///
     /// # Safety
-    /// Every read of that stage by this warp is done; all its lanes call it, and the first ones
-    /// arrive, one for each block.
+    /// Every read of that stage by this warp is done; all its lanes call it, and the first one
+    /// arrives.
     #[inline(always)]
     pub unsafe fn release(&mut self) {
         let stage = self.release;
         self.release = if stage + 1 == STAGES { 0 } else { stage + 1 };
-        if reg::lane() < CLUSTER {
-            // SAFETY: the barriers are initialised, and this warp's arrival is pending; the
-            // cluster's blocks end together.
-            unsafe {
-                if CLUSTER == 1 {
-                    mbarrier::arrive(self.ring.empty.add(8 * stage))
-                } else {
-                    mbarrier::arrive_consumed(self.empty.add(8 * stage))
-                }
-            };
+        if self.elected {
+            // SAFETY: the barriers are initialised, and this warp's arrival is pending.
+            unsafe { mbarrier::arrive(self.ring.empty.add(8 * stage)) };
         }
     }
 }
