@@ -261,11 +261,11 @@ impl GemmCall {
         }
     }
 
-    /// Tensor maps of A and B.
-    pub fn tensor_maps(&self) -> [TensorMapSpec; 2] {
-        let (a, b) = (self.placed_a(), self.placed_b());
-        // A tensor map can't have a dimension of 0. Without rows nothing is loaded, so one row at
-        // an address that is there anyway will do.
+    /// Tensor maps of A, B and D.
+    pub fn tensor_maps(&self) -> [TensorMapSpec; 3] {
+        let (a, b, d) = (self.placed_a(), self.placed_b(), self.placed_d());
+        // A tensor map can't have a dimension of 0. Without rows nothing is loaded or stored, so one
+        // row at an address that is there anyway will do.
         let stand_in = match self.form {
             Form::Wgrad => self.d.ptr,
             Form::Forward | Form::Dgrad => self.b.ptr,
@@ -273,15 +273,21 @@ impl GemmCall {
         match self.form {
             Form::Forward => [
                 a.rows_map(&boxes::ROWS_A, stand_in),
-                b.groups_map(&boxes::FORWARD_B),
+                b.groups_map(&boxes::FORWARD_B, DataType::Bf16),
+                d.rows_map(&boxes::ROWS_D, stand_in),
             ],
             Form::Dgrad => [
                 a.rows_map(&boxes::ROWS_A, stand_in),
-                b.groups_map(&boxes::DGRAD_B),
+                b.groups_map(&boxes::DGRAD_B, DataType::Bf16),
+                d.rows_map(&boxes::ROWS_D, stand_in),
             ],
             Form::Wgrad => [
                 a.rows_map(&boxes::WGRAD, stand_in),
                 b.rows_map(&boxes::WGRAD, stand_in),
+                match self.sink {
+                    Sink::Bf16 | Sink::AddBf16 => d.groups_map(&boxes::WGRAD_D, DataType::Bf16),
+                    Sink::F32 | Sink::AddF32 => d.groups_map(&boxes::WGRAD_D_F32, DataType::F32),
+                },
             ],
         }
     }
@@ -306,37 +312,37 @@ impl GemmCall {
 }
 
 impl Placed {
-    fn map(&self, dims: &[u64], strides: &[u64], tile: &[u32], base: DevicePtr) -> TensorMapSpec {
-        TensorMapSpec::new(DataType::Bf16, base)
+    fn map(
+        &self,
+        data_type: DataType,
+        dims: &[u64],
+        strides: &[u64],
+        tile: &[u32],
+        base: DevicePtr,
+    ) -> TensorMapSpec {
+        let bytes = |&stride: &u64| stride.saturating_mul((data_type.bits() / 8).into());
+        TensorMapSpec::new(data_type, base)
             .with_dims(dims)
-            .with_strides(strides)
+            .with_strides(&strides.iter().map(bytes).collect::<Vec<u64>>())
             .with_tile(tile)
             .with_swizzle(Swizzle::B128)
     }
 
-    /// `(cols, rows)`, or one row at `stand_in` where there are none.
+    /// `(cols, rows)` in bf16, or one row at `stand_in` where there are none.
     fn rows_map(&self, tile: &[u32; 2], stand_in: DevicePtr) -> TensorMapSpec {
         let (base, rows) = match self.rows {
             0 => (stand_in, 1),
             rows => (self.matrix.ptr, rows),
         };
-        self.map(
-            &[self.cols, rows],
-            &[self.row_stride.saturating_mul(2)],
-            tile,
-            base,
-        )
+        let dims = [self.cols, rows];
+        self.map(DataType::Bf16, &dims, &[self.row_stride], tile, base)
     }
 
     /// `(cols, rows, groups)`.
-    fn groups_map(&self, tile: &[u32; 3]) -> TensorMapSpec {
-        let strides = [self.row_stride, self.group_stride].map(|stride| stride.saturating_mul(2));
-        self.map(
-            &[self.cols, self.rows, self.groups],
-            &strides,
-            tile,
-            self.matrix.ptr,
-        )
+    fn groups_map(&self, tile: &[u32; 3], data_type: DataType) -> TensorMapSpec {
+        let dims = [self.cols, self.rows, self.groups];
+        let strides = [self.row_stride, self.group_stride];
+        self.map(data_type, &dims, &strides, tile, self.matrix.ptr)
     }
 }
 
@@ -475,14 +481,15 @@ impl GroupedGemm {
         if grid == 0 {
             return Ok(());
         }
-        let [a, b] = call.tensor_maps();
+        let [a, b, d] = call.tensor_maps();
         let launch = self.kernels[call.form as usize]
             .launch()
             .grid([grid, 1, 1])
             .shared(shared_plan(call.rows.groups).bytes);
         let launch = launch
             .map(&self.device.tensor_map(&a)?)
-            .map(&self.device.tensor_map(&b)?);
+            .map(&self.device.tensor_map(&b)?)
+            .map(&self.device.tensor_map(&d)?);
         // SAFETY: the arguments are the entry's, and their memory is by this function's contract.
         unsafe { launch.arg(&call.args()).enqueue(stream) }
     }

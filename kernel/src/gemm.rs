@@ -129,7 +129,7 @@ impl Sink {
     }
 }
 
-/// Arguments of the three entries, after the tensor maps of A and B.
+/// Arguments of the three entries, after the tensor maps of A, B and D.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct GemmArgs {
@@ -211,6 +211,7 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
 const PARAMS: &[Param] = &[
     Param::TensorMap,
     Param::TensorMap,
+    Param::TensorMap,
     Param::Bytes(size_of::<GemmArgs>() as u32),
 ];
 
@@ -255,4 +256,10 @@ pub mod boxes {
     pub const DGRAD_B: [u32; 3] = [PANEL, TILE_K, 1];
     /// Wgrad, A and B `(columns, rows)`.
     pub const WGRAD: [u32; 2] = [PANEL, TILE_K];
+    /// Forward and dgrad, D `(columns, rows)`: what a group's rows come in.
+    pub const ROWS_D: [u32; 2] = [PANEL, 8];
+    /// Wgrad, D `(columns, rows, group)` in bf16.
+    pub const WGRAD_D: [u32; 3] = [PANEL, 64, 1];
+    /// Wgrad, D in f32: 128 bytes a row as well.
+    pub const WGRAD_D_F32: [u32; 3] = [PANEL / 2, 64, 1];
 }

@@ -43,7 +43,7 @@ pub fn enqueue(
         (Engine::Warp, Form::Wgrad) => probes.kernel(&spec::WARP_WGRAD)?,
     };
     let args = call.args();
-    let [a, b] = call.tensor_maps();
+    let [a, b, d] = call.tensor_maps();
     let launch = kernel
         .launch()
         .grid([grid, 1, 1])
@@ -51,6 +51,7 @@ pub fn enqueue(
     let launch = launch
         .map(&device.tensor_map(&a)?)
         .map(&device.tensor_map(&b)?)
+        .map(&device.tensor_map(&d)?)
         .arg(&args);
     // SAFETY: the callers' buffers live until they synchronise the stream.
     unsafe { launch.enqueue(stream) }

@@ -59,7 +59,7 @@ pub unsafe fn gemm<P: Product, E: Engine>(maps: Maps, args: &GemmArgs) {
             set_max_registers!(dec 40);
             if reg::thread_idx() == 0 {
                 let tiles = Tiles::new(table, problem, reg::block_idx(), reg::grid_dim());
-                load::<P, _>(tiles, &problem, args, maps, ring, base, &plan);
+                load::<P, _>(tiles, &problem, maps, ring, base, &plan);
             } else if P::RELAYED && reg::thread_idx() / 32 == 1 {
                 clear(ring, base, &plan);
             }
@@ -68,7 +68,7 @@ pub unsafe fn gemm<P: Product, E: Engine>(maps: Maps, args: &GemmArgs) {
         // SAFETY: the whole warpgroup, one part each.
         unsafe {
             set_max_registers!(inc 232);
-            multiply::<P, E>(args, warpgroup - 1, ring, base, &plan);
+            multiply::<P, E>(args, maps.d, warpgroup - 1, ring, base, &plan);
         }
     }
 }
@@ -85,6 +85,7 @@ macro_rules! gemm_entry {
         pub unsafe extern "ptx-kernel" fn $name(
             _a: $crate::entry::gemm::TensorMapParam,
             _b: $crate::entry::gemm::TensorMapParam,
+            _d: $crate::entry::gemm::TensorMapParam,
             args: $crate::gemm::GemmArgs,
         ) {
             // SAFETY: the caller's contract.
@@ -92,6 +93,7 @@ macro_rules! gemm_entry {
                 let maps = $crate::role::product::Maps {
                     a: $crate::tensor_map_param!($literal, 0),
                     b: $crate::tensor_map_param!($literal, 1),
+                    d: $crate::tensor_map_param!($literal, 2),
                 };
                 $crate::entry::gemm::gemm::<$product, $engine>(maps, &args);
             }

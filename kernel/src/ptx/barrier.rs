@@ -22,9 +22,9 @@ macro_rules! block_sync {
 /// Whole warps arrive, `threads` (a multiple of 32) of them in all, each at a barrier of the same id and count.
 #[macro_export]
 macro_rules! named_sync {
-    ($id:expr, $threads:expr) => {{
+    ($id:expr, $threads:expr $(, $index:literal)*) => {{
         $crate::pin!();
-        ::core::arch::asm!(concat!("bar.sync {0}, {1};", $crate::collective_tag!()),
+        ::core::arch::asm!(concat!("bar.sync {0}, {1};", $crate::collective_tag!($($index)*)),
             in(reg32) $id, in(reg32) $threads, options(nostack))
     }};
 }

@@ -101,6 +101,18 @@ pub unsafe fn store_v4(addr: SmemAddr, words: [u32; 4]) {
     };
 }
 
+/// Stores two neighbouring f32.
+///
+/// # Safety
+/// As [`store_u32`], for 8 aligned bytes.
+#[inline(always)]
+pub unsafe fn store_2f32(addr: SmemAddr, low: f32, high: f32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("st.shared.v2.f32 [{0}], {{{1}, {2}}};", in(reg32) addr.0, in(reg32) low, in(reg32) high, options(nostack))
+    };
+}
+
 /// Loads a word from the shared memory of another block of the cluster (distributed shared memory).
 ///
 /// # Safety

@@ -2,7 +2,7 @@
 
 use super::order::Order;
 use super::product::{Maps, Product};
-use crate::gemm::{GemmArgs, STAGE_FIXED, STAGE_WIDE, SharedPlan};
+use crate::gemm::{STAGE_FIXED, STAGE_WIDE, SharedPlan};
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma;
 use crate::schedule::grouped::{GroupTable, Problem, Tiles};
@@ -20,7 +20,6 @@ use crate::sync::ring::{Producer, Ring};
 pub unsafe fn load<P: Product, T: GroupTable>(
     tiles: Tiles<T>,
     problem: &Problem,
-    args: &GemmArgs,
     maps: Maps,
     ring: Ring,
     base: SmemAddr,
@@ -33,7 +32,7 @@ pub unsafe fn load<P: Product, T: GroupTable>(
     }
     let mut stages = Producer::new(ring, P::RELAYED);
     for tile in tiles {
-        let order = Order::new(problem, args, &tile);
+        let order = Order::new(problem, &tile);
         // A group without rows is written all the same, from a stage that nothing is loaded to.
         let bytes = if order.last == 0 { 0 } else { P::bytes(&tile) };
         let mut step = 0;

@@ -7,8 +7,9 @@ use crate::gemm::{CHUNK, Form, GemmArgs, STAGING, SharedPlan, TILE_K};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
 use crate::mma::{Chunk, Engine};
-use crate::ptx::reg;
 use crate::ptx::shared::SmemAddr;
+use crate::ptx::tma::TensorMapRef;
+use crate::ptx::{bulk, reg};
 use crate::sync::ring::{Consumer, Ring};
 use crate::warp_sync;
 
@@ -19,10 +20,11 @@ use crate::warp_sync;
 ///
 /// # Safety
 /// The 128 threads of a warpgroup run it, one warpgroup a part; the ring is
-/// initialised, `base` and `plan` are the block's, `args` describes valid memory.
+/// initialised, `base` and `plan` are the block's, `args` describes valid memory, and `map` is D's.
 #[inline(always)]
 pub unsafe fn multiply<P: Product, E: Engine>(
     args: &GemmArgs,
+    map: TensorMapRef,
     part: u32,
     ring: Ring,
     base: SmemAddr,
@@ -33,18 +35,19 @@ pub unsafe fn multiply<P: Product, E: Engine>(
     loop {
         // SAFETY: a tile or the end of the work starts in the next stage.
         let order = unsafe { Order::get(base, plan, stages.peek()) };
+        // All lanes have read it before one of them lets go of its stage.
+        // SAFETY: all lanes are here.
+        unsafe { warp_sync!() };
         if order.depth == 0 {
-            return;
+            break;
         }
         let mut total = Accumulators::zero();
         // A chunk starts afresh, but what a narrow product leaves alone is added like the rest.
         let mut sums = Accumulators::zero();
         if order.last == 0 {
-            // SAFETY: the stage that came with the order, and nothing in it. All lanes have read the
-            // order before one of them lets go of it.
+            // SAFETY: the stage that came with the order, and nothing in it.
             unsafe {
                 stages.acquire();
-                warp_sync!();
                 stages.release();
             }
         } else {
@@ -80,6 +83,8 @@ pub unsafe fn multiply<P: Product, E: Engine>(
         }
         let staging = base.add(plan.staging + part * STAGING);
         // SAFETY: this warpgroup's part of the staging memory and of D.
-        unsafe { store::<P>(&total, args, &order, part, thread, staging) };
+        unsafe { store::<P>(&total, args, map, &order, part, thread, staging) };
     }
+    // The block's memory holds until all of it has been copied.
+    bulk::wait::<0>();
 }

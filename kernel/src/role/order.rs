@@ -4,7 +4,7 @@
 //! tensor cores with its loads, and cost the consumers neither time nor registers. An order stands
 //! beside the first stage of its tile and holds as long as that stage does.
 
-use crate::gemm::{Form, GemmArgs, ORDER, SharedPlan, TILE_K};
+use crate::gemm::{Form, ORDER, SharedPlan, TILE_K};
 use crate::ptx::shared::{self, SmemAddr};
 use crate::schedule::grouped::{Problem, Tile};
 
@@ -21,8 +21,12 @@ pub struct Order {
     pub count: u32,
     /// How much of D is left on the fixed side from here on; may be more than the tile.
     pub left: u32,
-    /// Elements from D's start to the tile's.
-    pub offset: u64,
+    /// Row of D (in its group, for wgrad) where the tile starts.
+    pub row: u32,
+    /// Column of D where the tile starts.
+    pub column: u32,
+    /// Group of D, for wgrad.
+    pub group: u32,
 }
 
 impl Order {
@@ -33,22 +37,18 @@ impl Order {
         last: 0,
         count: 0,
         left: 0,
-        offset: 0,
+        row: 0,
+        column: 0,
+        group: 0,
     };
 
     /// The order for a tile.
     #[inline(always)]
-    pub fn new(problem: &Problem, args: &GemmArgs, tile: &Tile) -> Order {
+    pub fn new(problem: &Problem, tile: &Tile) -> Order {
         let depth = problem.depth(tile.rows);
-        let (row, column, group) = match problem.form {
-            Form::Forward | Form::Dgrad => {
-                (tile.row_start as u64 + tile.wide as u64, tile.fixed, 0)
-            }
-            Form::Wgrad => (
-                tile.fixed as u64,
-                tile.wide,
-                tile.group as u64 * args.d_group_stride,
-            ),
+        let (row, column) = match problem.form {
+            Form::Forward | Form::Dgrad => (tile.row_start + tile.wide, tile.fixed),
+            Form::Wgrad => (tile.fixed, tile.wide),
         };
         Order {
             depth: if depth == 0 { 1 } else { depth },
@@ -60,7 +60,9 @@ impl Order {
             },
             count: tile.count,
             left: problem.fixed_extent() - tile.fixed,
-            offset: group + row * args.d_row_stride + column as u64,
+            row,
+            column,
+            group: tile.group,
         }
     }
 
@@ -71,11 +73,10 @@ impl Order {
     #[inline(always)]
     pub unsafe fn put(&self, base: SmemAddr, plan: &SharedPlan, stage: u32) {
         let at = base.add(plan.orders + stage * ORDER);
-        let offset = (self.offset as u32, (self.offset >> 32) as u32);
         // SAFETY: the stage's own 32 bytes.
         unsafe {
             shared::store_v4(at, [self.depth, self.width, self.last, self.count]);
-            shared::store_v4(at.add(16), [self.left, 0, offset.0, offset.1]);
+            shared::store_v4(at.add(16), [self.left, self.row, self.column, self.group]);
         }
     }
 
@@ -87,7 +88,7 @@ impl Order {
     pub unsafe fn get(base: SmemAddr, plan: &SharedPlan, stage: u32) -> Order {
         let at = base.add(plan.orders + stage * ORDER);
         // SAFETY: as above.
-        let ([depth, width, last, count], [left, _, low, high]) =
+        let ([depth, width, last, count], [left, row, column, group]) =
             unsafe { (shared::load_v4(at), shared::load_v4(at.add(16))) };
         Order {
             depth,
@@ -95,7 +96,9 @@ impl Order {
             last,
             count,
             left,
-            offset: (high as u64) << 32 | low as u64,
+            row,
+            column,
+            group,
         }
     }
 }

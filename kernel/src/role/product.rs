@@ -14,6 +14,8 @@ pub struct Maps {
     pub a: TensorMapRef,
     /// B's.
     pub b: TensorMapRef,
+    /// D's.
+    pub d: TensorMapRef,
 }
 
 /// One of the three products.
