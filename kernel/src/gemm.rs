@@ -190,11 +190,11 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
     let fixed = 0;
     let wide = fixed + STAGES * STAGE_FIXED;
     let staging = wide + STAGES * STAGE_WIDE;
-    let full = staging + CONSUMERS * STAGING;
+    let orders = staging + CONSUMERS * STAGING;
+    let full = orders + STAGES * ORDER;
     let empty = full + STAGES * 8;
     let landed = empty + STAGES * 8;
-    let orders = landed + STAGES * 8;
-    let table = orders + STAGES * ORDER;
+    let table = landed + STAGES * 8;
     SharedPlan {
         fixed,
         wide,

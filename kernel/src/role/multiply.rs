@@ -57,7 +57,11 @@ pub unsafe fn multiply<P: Product, E: Engine>(
             };
             // One consumer's first chunk is half as long: where one drains its products to add them
             // up, the other keeps the tensor cores busy.
-            let mut length = CHUNK - CHUNK / 2 * part;
+            let mut length = if order.depth > CHUNK {
+                CHUNK - CHUNK / 2 * part
+            } else {
+                CHUNK
+            };
             let mut left = order.depth;
             while left > 0 {
                 let stages_now = if left < length { left } else { length };
