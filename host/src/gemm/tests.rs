@@ -1,6 +1,7 @@
 use super::*;
 use crate::error::Error;
 use crate::groups::Groups;
+use crate::tensor_map::TensorMapError;
 
 fn at(address: u64) -> Matrix {
     Matrix::new(DevicePtr::from_raw(address))
@@ -32,24 +33,42 @@ fn refused(call: GemmCall) -> GemmError {
 #[test]
 fn maps_have_the_boxes_that_the_kernels_load() {
     let shape = |spec: &TensorMapSpec| (spec.dims().to_vec(), spec.strides(), spec.tile().to_vec());
-    let [a, b] = call(Form::Forward).tensor_maps();
-    assert_eq!(shape(&a), (vec![192, 512], vec![384], vec![64, 128]));
+    let [a, b, d] = call(Form::Forward).tensor_maps();
+    assert_eq!(shape(&a), (vec![192, 512], vec![384], vec![64, 32]));
     assert_eq!(
         shape(&b),
-        (vec![192, 256, 3], vec![384, 384 * 256], vec![64, 256, 1])
+        (vec![192, 256, 3], vec![384, 384 * 256], vec![64, 128, 1])
     );
-    let [a, b] = call(Form::Dgrad).tensor_maps();
-    assert_eq!(shape(&a), (vec![192, 512], vec![384], vec![64, 128]));
+    assert_eq!(shape(&d), (vec![256, 512], vec![512], vec![64, 8]));
+    let [a, b, d] = call(Form::Dgrad).tensor_maps();
+    assert_eq!(shape(&a), (vec![192, 512], vec![384], vec![64, 32]));
     assert_eq!(
         shape(&b),
         (vec![256, 192, 3], vec![512, 512 * 192], vec![64, 64, 1])
     );
-    let [a, b] = call(Form::Wgrad).tensor_maps();
-    assert_eq!(shape(&a), (vec![192, 512], vec![384], vec![64, 64]));
-    assert_eq!(shape(&b), (vec![256, 512], vec![512], vec![64, 64]));
+    assert_eq!(shape(&d), (vec![256, 512], vec![512], vec![64, 8]));
+    for sink in Sink::ALL {
+        let [a, b, d] = call(Form::Wgrad).with_sink(sink).tensor_maps();
+        assert_eq!(shape(&a), (vec![192, 512], vec![384], vec![64, 64]));
+        assert_eq!(shape(&b), (vec![256, 512], vec![512], vec![64, 64]));
+        let (data_type, bytes, columns) = match sink {
+            Sink::Bf16 | Sink::AddBf16 => (DataType::Bf16, 2, 64),
+            Sink::F32 | Sink::AddF32 => (DataType::F32, 4, 32),
+        };
+        let strides = vec![256 * bytes, 192 * 256 * bytes];
+        assert_eq!(
+            shape(&d),
+            (vec![256, 192, 3], strides, vec![columns, 64, 1]),
+            "{sink:?}"
+        );
+        assert_eq!(d.data_type(), data_type, "{sink:?}");
+    }
     for form in Form::ALL {
         call(form).check().unwrap();
-        for map in call(form).tensor_maps() {
+        let maps = call(form).tensor_maps();
+        let bases = [0x1_0000, 0x100_0000, 0x1000_0000].map(DevicePtr::from_raw);
+        assert_eq!(maps.each_ref().map(TensorMapSpec::base), bases);
+        for map in maps {
             assert_eq!(
                 (map.swizzle(), map.data_type()),
                 (Swizzle::B128, DataType::Bf16)
@@ -62,13 +81,13 @@ fn maps_have_the_boxes_that_the_kernels_load() {
 fn grids_never_exceed_the_tiles() {
     assert_eq!(
         call(Form::Forward).grid(132),
-        4,
-        "512 / 128 row tiles, one column tile"
+        12,
+        "512 rows in 3 tiles, and 3 groups that may each begin one; 2 tiles of columns"
     );
     assert_eq!(
         call(Form::Wgrad).grid(132),
-        6,
-        "3 groups, 2 row tiles, one column tile"
+        12,
+        "3 groups, 2 tiles of rows, 2 of columns"
     );
     assert_eq!(call(Form::Wgrad).grid(1), 1);
 }
@@ -103,7 +122,9 @@ fn nothing_to_do_launches_nothing() {
     };
     told.check().unwrap();
     assert_eq!(told.grid(132), 1);
-    assert_eq!(told.tensor_maps()[0].dims(), [192, 1]);
+    let [a, _, d] = told.tensor_maps();
+    assert_eq!((a.dims(), d.dims()), (&[192, 1][..], &[256, 1][..]));
+    assert_eq!((a.base(), d.base()), (told.b.ptr, told.b.ptr));
 }
 
 #[test]
@@ -117,13 +138,15 @@ fn fresh_weight_gradients_of_no_rows_are_still_written() {
     for sink in Sink::ALL {
         let wgrad = wgrad.with_sink(sink);
         wgrad.check().unwrap();
-        assert_eq!(wgrad.grid(132), if sink.adds() { 0 } else { 4 }, "{sink:?}");
-        for map in wgrad.tensor_maps() {
+        assert_eq!(wgrad.grid(132), if sink.adds() { 0 } else { 8 }, "{sink:?}");
+        let [a, b, d] = wgrad.tensor_maps();
+        for map in [a, b] {
             assert_eq!(
                 (map.base(), map.dims()[1]),
                 (DevicePtr::from_raw(0x1000_0000), 1)
             );
         }
+        assert_eq!(d.dims(), [256, 192, 2]);
     }
 }
 
@@ -204,7 +227,7 @@ fn extents_stay_within_signed_coordinates() {
                 }
                 call
             };
-            // The largest k of these calls takes strides past a tensor map's.
+            // The largest k, m and n of these calls take strides past a tensor map's.
             let most = with(1 << 31).check();
             assert!(
                 matches!(most, Ok(()) | Err(Error::TensorMap(_))),
@@ -385,6 +408,97 @@ fn strides() {
         refused(huge),
         GemmError::AddressSpace { what: "D", .. }
     ));
+}
+
+/// D leaves by tensor copies in every form, so it has a tensor map's limits.
+#[test]
+fn strides_of_d_are_within_a_tensor_map() {
+    let with = |sink, d| GemmCall {
+        d,
+        ..call(Form::Wgrad).with_sink(sink)
+    };
+    let group_stride = |stride| at(16).with_group_stride(stride);
+    for sink in Sink::ALL {
+        let size = u64::from(sink.element_size());
+        // As many elements as 8 bytes have, more than packed: groups apart, but not by 16 bytes.
+        let odd = 192 * 256 + 8 / size;
+        assert_eq!(
+            refused(with(sink, group_stride(odd))),
+            GemmError::StrideAlign {
+                what: "D",
+                kind: "group",
+                stride: odd
+            },
+            "{sink:?}"
+        );
+        with(sink, group_stride(192 * 256 + 16 / size))
+            .check()
+            .unwrap();
+        let odd = 256 + 8 / size;
+        assert_eq!(
+            refused(with(sink, at(16).with_row_stride(odd))),
+            GemmError::StrideAlign {
+                what: "D",
+                kind: "row",
+                stride: odd
+            },
+            "{sink:?}"
+        );
+        let far = (1 << 40) / size;
+        for (dim, d) in [(1, at(16).with_row_stride(far)), (2, group_stride(far))] {
+            let error = with(sink, d).check().unwrap_err();
+            let Error::TensorMap(TensorMapError::StrideSize { dim: of, value }) = error else {
+                panic!("{sink:?}: {error:?}");
+            };
+            assert_eq!((of, value), (dim, 1 << 40), "{sink:?}");
+        }
+        // Under 2^40 from row to row, and 192 times that from group to group.
+        let apart = at(16).with_row_stride((1 << 39) / size);
+        let error = with(sink, apart).check().unwrap_err();
+        assert!(
+            error.to_string().contains(&(192u64 << 39).to_string()),
+            "{error}"
+        );
+        with(sink, group_stride(far - 16 / size)).check().unwrap();
+    }
+    for form in [Form::Forward, Form::Dgrad] {
+        let far = GemmCall {
+            d: at(16).with_row_stride(1 << 39),
+            ..call(form)
+        };
+        let error = far.check().unwrap_err();
+        assert!(
+            error.to_string().contains(&(1u64 << 40).to_string()),
+            "{error}"
+        );
+    }
+}
+
+/// The stride to the next group is never used where there is none, whatever it says.
+#[test]
+fn one_group_has_no_group_stride() {
+    for sink in Sink::ALL {
+        for stride in [0, 1, 1 << 60, u64::MAX] {
+            let one = GemmCall {
+                rows: rows(&[100]),
+                d: at(16).with_group_stride(stride),
+                ..call(Form::Wgrad).with_sink(sink)
+            };
+            one.check().unwrap();
+            let [_, _, d] = one.tensor_maps();
+            let row = 256 * u64::from(sink.element_size());
+            assert_eq!((d.dims(), d.strides()), (&[256, 192, 1][..], vec![row; 2]));
+        }
+    }
+    for form in [Form::Forward, Form::Dgrad] {
+        let one = GemmCall {
+            rows: rows(&[100]),
+            b: at(16).with_group_stride(1),
+            d: at(16).with_group_stride(1),
+            ..call(form)
+        };
+        one.check().unwrap();
+    }
 }
 
 #[test]
