@@ -4,11 +4,21 @@ mod mutations;
 mod seeds;
 
 use half::bf16;
-use mok::gemm::{Form, GemmCall, GroupedGemm, Matrix};
+use mok::gemm::{Form, GemmCall, GroupedGemm, Matrix, Sink};
 use mok::{Arch, Completion, Device, EmulatorConfig, Error, Groups, Module};
 
 /// When asynchronous work completes, all ways.
 const COMPLETIONS: [Completion; 3] = [Completion::Random, Completion::Early, Completion::Late];
+
+/// What ways there are into and out of a product.
+const CASES: [(Form, Sink); 6] = [
+    (Form::Forward, Sink::Bf16),
+    (Form::Dgrad, Sink::Bf16),
+    (Form::Wgrad, Sink::Bf16),
+    (Form::Wgrad, Sink::F32),
+    (Form::Wgrad, Sink::AddF32),
+    (Form::Wgrad, Sink::AddBf16),
+];
 
 /// The PTX that the library ships for Hopper.
 fn shipped() -> &'static str {
@@ -28,19 +38,26 @@ fn integers(count: usize, seed: u32) -> Vec<bf16> {
 }
 
 /// Sizes of 41 groups (more than a warp has threads), with tails in rows and in depth.
+///
+/// As a contraction, 600 rows are more stages than a chunk has and than the ring has; 40 are less
+/// than one, and 64 are one exactly. As a wide side they are tiles of five widths.
 fn sizes() -> Vec<u32> {
     let mut sizes = vec![0; 41];
-    sizes[..4].copy_from_slice(&[300, 0, 40, 129]);
+    sizes[..5].copy_from_slice(&[600, 0, 40, 129, 64]);
     sizes[40] = 1;
     sizes
 }
 
 /// D of one form on an emulated GPU of two SMs, or what was found.
-fn product(ptx: &str, form: Form, config: EmulatorConfig) -> Result<Vec<u8>, Error> {
-    // Each block has more than the four stages that the kernel holds at once, over tiles too.
+///
+/// Each block has several tiles, so that stages, staging memory and barriers are used again and
+/// again; contractions are of 10 stages, in 2 chunks. Of the fixed side, both consumers have a part.
+fn product(ptx: &str, form: Form, sink: Sink, config: EmulatorConfig) -> Result<Vec<u8>, Error> {
     let (n, k) = match form {
-        Form::Forward | Form::Wgrad => (64, 448),
-        Form::Dgrad => (448, 64),
+        Form::Forward => (72, 640),
+        Form::Dgrad => (640, 72),
+        // In two tiles, of 192 and 120.
+        Form::Wgrad => (72, 312),
     };
     let device = Device::emulated(EmulatorConfig { sms: 2, ..config })?;
     let module = Module::from_ptx(&device, ptx)?;
@@ -56,7 +73,8 @@ fn product(ptx: &str, form: Form, config: EmulatorConfig) -> Result<Vec<u8>, Err
         Form::Dgrad => rows * k,
         Form::Wgrad => groups.len() * n * k,
     };
-    let d = device.buffer_filled::<bf16>(elements, 0x55)?;
+    let old = vec![bf16::ONE; elements * sink.element_size() as usize / 2];
+    let d = device.buffer_from(&old)?;
     let at = groups.at(sizes.ptr());
     let [x, dy, w] = [&x, &dy, &w].map(Matrix::of);
     let (n, k) = (n as u32, k as u32);
@@ -65,6 +83,7 @@ fn product(ptx: &str, form: Form, config: EmulatorConfig) -> Result<Vec<u8>, Err
         Form::Dgrad => GemmCall::dgrad(at, k, n, dy, w, Matrix::of(&d)),
         Form::Wgrad => GemmCall::wgrad(at, n, k, dy, x, Matrix::of(&d)),
     };
+    let call = call.with_sink(sink);
     let stream = device.stream()?;
     // SAFETY: the buffers live until the synchronisation, and only this call uses them.
     unsafe { gemm.enqueue(&call, &stream) }?;

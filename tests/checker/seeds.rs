@@ -1,7 +1,7 @@
 use mok::EmulatorConfig;
-use mok::gemm::Form;
+use mok::gemm::{Form, Sink};
 
-use super::{COMPLETIONS, product, shipped};
+use super::{CASES, COMPLETIONS, product, shipped};
 
 /// Seeds in each mode; all of them with `cargo xtask test --all`.
 fn seeds() -> u64 {
@@ -13,7 +13,7 @@ fn seeds() -> u64 {
 
 #[test]
 fn the_shipped_kernels_are_clean() {
-    for form in Form::ALL {
+    for (form, sink) in CASES {
         let mut results = Vec::new();
         for completion in COMPLETIONS {
             for seed in 0..seeds() {
@@ -24,11 +24,16 @@ fn the_shipped_kernels_are_clean() {
                     starved_warp: (seed % 4 == 2).then_some(seed as u32 / 4 % 12),
                     ..EmulatorConfig::default()
                 };
-                let d = product(shipped(), form, config.clone());
-                results.push(d.unwrap_or_else(|error| panic!("{form:?}, {config:?}: {error}")));
+                let d = product(shipped(), form, sink, config.clone());
+                results.push(
+                    d.unwrap_or_else(|error| panic!("{form:?}, {sink:?}, {config:?}: {error}")),
+                );
             }
         }
-        assert!(results.iter().all(|d| *d == results[0]), "{form:?}");
+        assert!(
+            results.iter().all(|d| *d == results[0]),
+            "{form:?}, {sink:?}"
+        );
     }
 }
 
@@ -39,7 +44,7 @@ fn without_the_checker_results_are_the_same() {
             check,
             ..EmulatorConfig::default()
         };
-        product(shipped(), Form::Dgrad, config).unwrap()
+        product(shipped(), Form::Dgrad, Sink::Bf16, config).unwrap()
     };
     assert_eq!(with(true), with(false));
 }
