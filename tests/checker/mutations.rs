@@ -1,7 +1,7 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use mok::EmulatorConfig;
 use mok::gemm::{Form, Sink};
+use mok::{Completion, EmulatorConfig};
 
 use super::{CASES, COMPLETIONS, product, shipped};
 
@@ -13,6 +13,38 @@ const REDUNDANT: [(&str, &str); 1] = [(
     "fence.mbarrier_init.release.cluster",
     "a cluster is one block here, and `bar.sync` orders the initialisation for its threads",
 )];
+
+/// What can be deleted when copies complete at once, and why.
+const REDUNDANT_EARLY: [(&str, &str); 1] = [(
+    "cp.async.bulk.wait_group 0;",
+    "it waits for the last copies out of the block's memory, before that is gone",
+)];
+
+/// How many waits of a form's kernel find nothing to wait for, and why.
+const fn idle_waits(form: Form) -> usize {
+    match form {
+        Form::Forward | Form::Dgrad => 0,
+        // The only stage of a group without rows: its order has been awaited.
+        Form::Wgrad => 1,
+    }
+}
+
+/// How many waits and arrivals of a form's kernel are never reached, and why.
+const fn dead(form: Form) -> usize {
+    match form {
+        // The stage of a group without rows: here such a group has no tiles.
+        Form::Forward | Form::Dgrad => 1,
+        Form::Wgrad => 0,
+    }
+}
+
+/// All completions for each mutant with `cargo xtask test --all`, else one in turn.
+fn completions(turn: usize) -> &'static [Completion] {
+    match std::env::var_os("MOK_TEST_ALL") {
+        Some(_) => &COMPLETIONS,
+        None => &COMPLETIONS[turn % 3..][..1],
+    }
+}
 
 /// What synchronises.
 const SYNCHRONISES: [&str; 8] = [
@@ -45,7 +77,8 @@ fn lines_of(ptx: &str, form: Form) -> std::ops::Range<usize> {
 }
 
 /// What an instruction is replaced with.
-fn mutants(line: &str) -> Vec<String> {
+fn mutants(lines: &[&str], at: usize) -> Vec<String> {
+    let line = lines[at].trim();
     if line.starts_with("//") || !SYNCHRONISES.iter().any(|part| line.contains(part)) {
         return Vec::new();
     }
@@ -59,8 +92,13 @@ fn mutants(line: &str) -> Vec<String> {
         // Without it the loop around it would never end; so it passes at once.
         return vec![format!("mov.b32 {}, 1;", between("selp.b32 ", ","))];
     }
+    let zero = format!("mov.b32 {}, 0;", between("], ", ";"));
+    let expects_nothing = lines[at.saturating_sub(12)..at]
+        .iter()
+        .any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") == zero);
     let mut mutants = vec![String::new()];
-    if line.contains("expect_tx") {
+    // One that expects nothing is an arrival as it is.
+    if line.contains("expect_tx") && !expects_nothing {
         let bar = between("_, [", "]");
         mutants.push(format!("mbarrier.arrive.shared::cta.b64 _, [{bar}];"));
     }
@@ -101,19 +139,51 @@ impl Kernel<'_> {
         product(&text.join("\n"), self.form, *sink, config).is_ok_and(|d| d == *right)
     }
 
-    /// Appends those of some lines that are executed.
-    fn reached(&self, sink: usize, of: &[usize], reached: &mut Vec<usize>) {
+    /// Whether none of some lines is executed: traps in their places change nothing.
+    fn unreached(&self, sink: usize, of: &[usize]) -> bool {
         let traps: Vec<(usize, &str)> = of.iter().map(|&at| (at, "trap;")).collect();
-        if of.is_empty() || self.survives(sink, &traps, EmulatorConfig::default()) {
-            return;
+        self.survives(sink, &traps, EmulatorConfig::default())
+    }
+
+    /// Those of some lines that may be executed: all that are, and few that aren't.
+    fn candidates(&self, sink: usize, of: &[usize]) -> Vec<usize> {
+        if of.is_empty() || self.unreached(sink, of) {
+            return Vec::new();
         }
-        if let [line] = of {
-            reached.push(*line);
-            return;
+        if of.len() == 1 {
+            return of.to_vec();
         }
         let (low, high) = of.split_at(of.len() / 2);
-        self.reached(sink, low, reached);
-        self.reached(sink, high, reached);
+        let mut candidates = Vec::new();
+        for half in [low, high] {
+            match half.len() {
+                // Its mutants will tell.
+                1 => candidates.push(half[0]),
+                _ => candidates.extend(self.candidates(sink, half)),
+            }
+        }
+        candidates
+    }
+
+    /// What goes wrong, or doesn't, without a line; nothing if the line isn't executed.
+    fn without(&self, sink: usize, at: usize) -> Option<Vec<Outcome>> {
+        let mut outcomes = Vec::new();
+        for mutant in mutants(&self.lines, at) {
+            for &completion in completions(at) {
+                let config = EmulatorConfig {
+                    seed: at as u64,
+                    completion,
+                    ..EmulatorConfig::default()
+                };
+                outcomes.push(Outcome {
+                    survives: self.survives(sink, &[(at, &mutant)], config),
+                    completion,
+                    mutant: mutant.clone(),
+                });
+            }
+        }
+        let all_caught = outcomes.iter().all(|outcome| !outcome.survives);
+        (all_caught || !self.unreached(sink, &[at])).then_some(outcomes)
     }
 
     /// What isn't executed stands in arms of other widths, and is executed in this one's.
@@ -147,13 +217,21 @@ impl Kernel<'_> {
         }
         for (what, count) in plain {
             assert!(
-                ["try_wait", "arrive"].contains(&what) && count.is_multiple_of(others.len()),
+                ["try_wait", "arrive"].contains(&what)
+                    && (count - dead(self.form)).is_multiple_of(others.len()),
                 "{:?}: {count} times {what} unreached, {} widths",
                 self.form,
                 others.len()
             );
         }
     }
+}
+
+/// A mutant's fate.
+struct Outcome {
+    mutant: String,
+    completion: Completion,
+    survives: bool,
 }
 
 fn caught(form: Form) {
@@ -169,40 +247,40 @@ fn caught(form: Form) {
         lines,
     };
     let all: Vec<usize> = lines_of(shipped(), form)
-        .filter(|&at| !mutants(kernel.lines[at].trim()).is_empty())
+        .filter(|&at| !mutants(&kernel.lines, at).is_empty())
         .collect();
     // Each line with the first sink that comes to it.
-    let (mut tried, mut left) = (Vec::new(), all);
+    let (mut reached, mut left) = (Vec::new(), all);
+    let (mut wrong, mut idle) = (Vec::new(), BTreeSet::new());
     for sink in 0..kernel.right.len() {
-        let mut reached = Vec::new();
-        kernel.reached(sink, &left, &mut reached);
-        left.retain(|at| !reached.contains(at));
-        tried.extend(reached.iter().map(|&at| (at, sink)));
-    }
-    let reached: Vec<usize> = tried.iter().map(|&(at, _)| at).collect();
-    kernel.check_unreached(&reached, &left);
-    assert!(tried.len() > 20, "{tried:?}");
-    let mut wrong = Vec::new();
-    for (at, sink) in tried {
-        let line = kernel.lines[at].trim();
-        for mutant in mutants(line) {
-            let redundant = REDUNDANT.iter().any(|(part, _)| line.starts_with(part));
-            for completion in COMPLETIONS {
-                let config = EmulatorConfig {
-                    seed: at as u64,
-                    completion,
-                    ..EmulatorConfig::default()
-                };
-                if kernel.survives(sink, &[(at, &mutant)], config) != redundant {
+        for at in kernel.candidates(sink, &left) {
+            let Some(outcomes) = kernel.without(sink, at) else {
+                continue;
+            };
+            reached.push(at);
+            let line = kernel.lines[at].trim();
+            let is = |list: &[(&str, &str)]| list.iter().any(|(part, _)| line.starts_with(part));
+            for outcome in outcomes {
+                let early = outcome.completion == Completion::Early;
+                let redundant = is(&REDUNDANT) || early && is(&REDUNDANT_EARLY);
+                if outcome.survives && line.contains("try_wait") {
+                    idle.insert((at + 1, format!("{:?}", outcome.completion)));
+                } else if outcome.survives != redundant {
                     wrong.push(format!(
-                        "line {}: `{mutant}` for `{line}`, {:?}, {completion:?}",
+                        "line {}: `{}` for `{line}`, {:?}, {:?}",
                         at + 1,
-                        kernel.right[sink].0
+                        outcome.mutant,
+                        kernel.right[sink].0,
+                        outcome.completion
                     ));
                 }
             }
         }
+        left.retain(|at| !reached.contains(at));
     }
+    kernel.check_unreached(&reached, &left);
+    assert!(reached.len() > 20, "{reached:?}");
+    assert_eq!(idle.len(), idle_waits(form), "{form:?}, lines {idle:?}");
     assert!(
         wrong.is_empty(),
         "{form:?}: what is needed was not missed, or what is not was:\n{}",

@@ -199,11 +199,10 @@ impl Check {
             return;
         };
         let step = &state.plan.steps[pc as usize];
-        let (memory, collective, touches) =
-            (step.memory, step.collective, !step.touches.is_empty());
+        let (memory, barrier, touches) = (step.memory, step.barrier, !step.touches.is_empty());
         if memory {
             state.select(info.first, mask, live);
-            if collective {
+            if barrier {
                 state.meet(info.first, mask);
             }
         }

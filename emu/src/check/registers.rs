@@ -12,8 +12,8 @@ pub(super) struct Step {
     pub copies: bool,
     /// Whether it needs the groups of its threads.
     pub memory: bool,
-    /// Whether threads meet at it.
-    pub collective: bool,
+    /// Whether what the threads that meet at it did before is ordered for all of them.
+    pub barrier: bool,
 }
 
 /// The checker's view of a kernel.
@@ -46,7 +46,7 @@ impl Plan {
             .map(|instruction| {
                 let mut step = Step {
                     memory: is_memory(&instruction.op),
-                    collective: is_collective(&instruction.op),
+                    barrier: is_barrier(&instruction.op),
                     copies: matches!(&instruction.op, Op::Scalar(scalar) if scalar.op.is_copy()),
                     ..Step::default()
                 };
@@ -91,6 +91,17 @@ fn is_memory(op: &Op) -> bool {
                 | Op::CopyWait { .. }
                 | Op::CopyArrive { .. }
         )
+}
+
+/// Other instructions that a warp executes together order none of its accesses: PTX gives such a
+/// meaning to barriers only.
+fn is_barrier(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::WarpBarrier { .. }
+            | Op::BlockBarrier { aligned: true, .. }
+            | Op::ClusterBarrier { aligned: true, .. }
+    )
 }
 
 fn is_collective(op: &Op) -> bool {
