@@ -38,7 +38,7 @@ pub unsafe fn clear(ring: Ring, base: SmemAddr, plan: &SharedPlan) {
             if left == 1 && order.last < TILE_K {
                 let fixed = base.add(plan.fixed + stage * STAGE_FIXED);
                 let wide = base.add(plan.wide + stage * STAGE_WIDE);
-                clear_rows(fixed, wide, order.width, order.last, lane);
+                clear_rows(fixed, wide, order.width(), order.last, lane);
             }
             // One lane speaks for all: their waits and stores come before.
             warp_sync!();
