@@ -34,6 +34,9 @@ pub unsafe fn clear(ring: Ring, base: SmemAddr, plan: &SharedPlan) {
             if left == 0 {
                 order = Order::get(base, plan, stage);
                 left = order.depth;
+                if left == 0 {
+                    return;
+                }
             }
             if left == 1 && order.last < TILE_K {
                 let fixed = base.add(plan.fixed + stage * STAGE_FIXED);
@@ -45,9 +48,6 @@ pub unsafe fn clear(ring: Ring, base: SmemAddr, plan: &SharedPlan) {
             if lane == 0 {
                 stages.pass(stage);
             }
-        }
-        if left == 0 {
-            return;
         }
         left -= 1;
     }
