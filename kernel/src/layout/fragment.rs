@@ -41,6 +41,14 @@ pub mod ldmatrix {
         tile_offset(major, column, k, line, panel)
     }
 
+    /// The offset of 16 `steps` columns further on than [`b`] with column 0, without another swizzle.
+    pub const fn b_further(major: Major, first: u32, steps: u32, panel: u32) -> u32 {
+        match major {
+            Major::K => first + steps * 16 * 128,
+            Major::Mn => steps / 4 * panel + (first ^ (steps % 4 * 32)),
+        }
+    }
+
     /// A K-major block's lines are rows along MN; an MN-major one's are rows along K (and
     /// the load transposes).
     const fn tile_offset(major: Major, mn: u32, k: u32, line: u32, panel: u32) -> u32 {
@@ -126,6 +134,8 @@ mod tests {
                         Major::Mn => element(major, mn, kk + line, 8192),
                     };
                     assert_eq!(ldmatrix::b(major, lane, row, k, 8192), expect);
+                    let first = ldmatrix::b(major, lane, 0, k, 8192);
+                    assert_eq!(ldmatrix::b_further(major, first, row / 16, 8192), expect);
                 }
             }
         }

@@ -79,12 +79,13 @@ unsafe fn stage_products<A: Operand, B: Operand>(
         unsafe {
             pin!();
             let fragment = load_blocks!(A, at, 0, "a");
+            let first = ldmatrix::b(B::MAJOR, lane, 0, k, PANEL);
             macro_rules! columns {
                 ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {$(
                     // A width that is an odd multiple of 8 multiplies 8 columns more than it has to.
                     if 16 * $j < width {
                         pin!();
-                        let [b0, b1, b2, b3] = load_blocks!(B, b.base.add(ldmatrix::b(B::MAJOR, lane, 16 * $j, k, PANEL)), $j, "b");
+                        let [b0, b1, b2, b3] = load_blocks!(B, b.base.add(ldmatrix::b_further(B::MAJOR, first, $j, PANEL)), $j, "b");
                         mma_bf16!([d[$d0], d[$d1], d[$d2], d[$d3]], fragment, [b0, b1], $j, "left");
                         mma_bf16!([d[$d4], d[$d5], d[$d6], d[$d7]], fragment, [b2, b3], $j, "right");
                     }

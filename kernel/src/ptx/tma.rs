@@ -41,7 +41,7 @@ pub unsafe fn prefetch(map: TensorMapRef) {
 }
 
 macro_rules! tensor_copies {
-    ($($rank:literal [$($i:literal)*] $coords:literal $load:ident $prefetch:ident $multicast:ident $store:ident $reduce:ident;)*) => {$(
+    ($($rank:literal [$($i:literal)*] $coords:literal $load:ident $multicast:ident $store:ident $reduce:ident;)*) => {$(
         #[doc = concat!("Loads the box at `at` of a ", $rank, "D tensor; delivers its bytes to `bar`.")]
         ///
         /// # Safety
@@ -55,20 +55,6 @@ macro_rules! tensor_copies {
                 asm!(concat!("cp.async.bulk.tensor.", $rank, "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{dst}], [{map}, ", $coords, "], [{bar}];"),
                     $(in(reg32) at[$i],)*
                     dst = in(reg32) dst.0, map = in(reg64) map.0, bar = in(reg32) bar.0, options(nostack));
-            }
-        }
-
-        #[doc = concat!("Brings the box at `at` of a ", $rank, "D tensor to L2, for a [`", stringify!($load), "`] to come.")]
-        ///
-        /// # Safety
-        /// `map` is a tensor map of this rank.
-        #[inline(always)]
-        pub unsafe fn $prefetch(map: TensorMapRef, at: [i32; $rank]) {
-            // SAFETY: the caller's contract.
-            unsafe {
-                asm!(concat!("cp.async.bulk.prefetch.tensor.", $rank, "d.L2.global.tile [{map}, ", $coords, "];"),
-                    $(in(reg32) at[$i],)*
-                    map = in(reg64) map.0, options(nostack));
             }
         }
 
@@ -118,9 +104,9 @@ macro_rules! tensor_copies {
 }
 
 tensor_copies! {
-    1 [0] "{{{0}}}" load_1d prefetch_1d load_multicast_1d store_1d reduce_add_1d;
-    2 [0 1] "{{{0}, {1}}}" load_2d prefetch_2d load_multicast_2d store_2d reduce_add_2d;
-    3 [0 1 2] "{{{0}, {1}, {2}}}" load_3d prefetch_3d load_multicast_3d store_3d reduce_add_3d;
-    4 [0 1 2 3] "{{{0}, {1}, {2}, {3}}}" load_4d prefetch_4d load_multicast_4d store_4d reduce_add_4d;
-    5 [0 1 2 3 4] "{{{0}, {1}, {2}, {3}, {4}}}" load_5d prefetch_5d load_multicast_5d store_5d reduce_add_5d;
+    1 [0] "{{{0}}}" load_1d load_multicast_1d store_1d reduce_add_1d;
+    2 [0 1] "{{{0}, {1}}}" load_2d load_multicast_2d store_2d reduce_add_2d;
+    3 [0 1 2] "{{{0}, {1}, {2}}}" load_3d load_multicast_3d store_3d reduce_add_3d;
+    4 [0 1 2 3] "{{{0}, {1}, {2}, {3}}}" load_4d load_multicast_4d store_4d reduce_add_4d;
+    5 [0 1 2 3 4] "{{{0}, {1}, {2}, {3}, {4}}}" load_5d load_multicast_5d store_5d reduce_add_5d;
 }

@@ -34,20 +34,20 @@ pub unsafe fn clear(ring: Ring, base: SmemAddr, plan: &SharedPlan) {
             if left == 0 {
                 order = Order::get(base, plan, stage);
                 left = order.depth;
+                if left == 0 {
+                    return;
+                }
             }
             if left == 1 && order.last < TILE_K {
                 let fixed = base.add(plan.fixed + stage * STAGE_FIXED);
                 let wide = base.add(plan.wide + stage * STAGE_WIDE);
-                clear_rows(fixed, wide, order.width, order.last, lane);
+                clear_rows(fixed, wide, order.width(), order.last, lane);
             }
             // One lane speaks for all: their waits and stores come before.
             warp_sync!();
             if lane == 0 {
                 stages.pass(stage);
             }
-        }
-        if left == 0 {
-            return;
         }
         left -= 1;
     }

@@ -2,15 +2,11 @@
 
 use super::order::Order;
 use super::product::{Maps, Product};
-use crate::gemm::{STAGE_FIXED, STAGE_WIDE, STAGES, SharedPlan};
+use crate::gemm::{STAGE_FIXED, STAGE_WIDE, SharedPlan};
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma;
 use crate::schedule::grouped::{GroupTable, Problem, Tiles};
 use crate::sync::ring::{Producer, Ring};
-
-/// Stages by which weights are brought to L2 before they are loaded: memory answers later than the
-/// ring is deep.
-const AHEAD: u32 = 2 * STAGES;
 
 /// Orders every tile of this block and loads its stages.
 ///
@@ -54,10 +50,6 @@ pub unsafe fn load<P: Product, T: GroupTable>(
                     P::load(maps, &tile, step, fixed, wide, slot.bar);
                 }
             }
-            if step + AHEAD < order.depth {
-                // SAFETY: the maps are valid.
-                unsafe { P::prefetch(maps, &tile, step + AHEAD) };
-            }
             step += 1;
         }
     }
@@ -65,6 +57,6 @@ pub unsafe fn load<P: Product, T: GroupTable>(
     unsafe {
         let slot = stages.acquire();
         Order::END.put(base, plan, slot.stage);
-        stages.announce(slot, 0);
+        stages.end(slot);
     }
 }

@@ -75,7 +75,7 @@ pub unsafe fn multiply<P: Product, E: Engine>(
                         Chunk {
                             a: base.add(plan.fixed + part * PANEL),
                             b: base.add(plan.wide),
-                            width: order.width,
+                            width: order.width(),
                             stages: stages_now - (tail > 0) as u32,
                             tail,
                         },

@@ -6,21 +6,17 @@
 
 use crate::gemm::{Form, ORDER, SharedPlan, TILE_K};
 use crate::ptx::shared::{self, SmemAddr};
-use crate::schedule::grouped::{Problem, Tile};
+use crate::schedule::grouped::{Problem, Tile, width};
 
 /// One tile.
 #[derive(Clone, Copy)]
 pub struct Order {
     /// Stages of the tile, at least 1; 0 ends the work.
     pub depth: u32,
-    /// Width of its products.
-    pub width: u32,
     /// Contraction length in its last stage; 0 if there is nothing to multiply.
     pub last: u32,
     /// How much of the wide side exists.
     pub count: u32,
-    /// How much of D is left on the fixed side from here on; may be more than the tile.
-    pub left: u32,
     /// Row of D (in its group, for wgrad) where the tile starts.
     pub row: u32,
     /// Column of D where the tile starts.
@@ -33,14 +29,17 @@ impl Order {
     /// No more work.
     pub const END: Order = Order {
         depth: 0,
-        width: 0,
         last: 0,
         count: 0,
-        left: 0,
         row: 0,
         column: 0,
         group: 0,
     };
+
+    /// Width of its products.
+    pub const fn width(&self) -> u32 {
+        width(self.count)
+    }
 
     /// The order for a tile.
     #[inline(always)]
@@ -52,14 +51,12 @@ impl Order {
         };
         Order {
             depth: if depth == 0 { 1 } else { depth },
-            width: tile.width(),
             last: match problem.form {
                 Form::Forward | Form::Dgrad => TILE_K,
                 Form::Wgrad if depth == 0 => 0,
                 Form::Wgrad => tile.rows - (depth - 1) * TILE_K,
             },
             count: tile.count,
-            left: problem.fixed_extent() - tile.fixed,
             row,
             column,
             group: tile.group,
@@ -75,8 +72,8 @@ impl Order {
         let at = base.add(plan.orders + stage * ORDER);
         // SAFETY: the stage's own 32 bytes.
         unsafe {
-            shared::store_v4(at, [self.depth, self.width, self.last, self.count]);
-            shared::store_v4(at.add(16), [self.left, self.row, self.column, self.group]);
+            shared::store_v4(at, [self.depth, self.last, self.count, self.group]);
+            shared::store_v4(at.add(16), [self.row, self.column, 0, 0]);
         }
     }
 
@@ -88,14 +85,12 @@ impl Order {
     pub unsafe fn get(base: SmemAddr, plan: &SharedPlan, stage: u32) -> Order {
         let at = base.add(plan.orders + stage * ORDER);
         // SAFETY: as above.
-        let ([depth, width, last, count], [left, row, column, group]) =
+        let ([depth, last, count, group], [row, column, _, _]) =
             unsafe { (shared::load_v4(at), shared::load_v4(at.add(16))) };
         Order {
             depth,
-            width,
             last,
             count,
-            left,
             row,
             column,
             group,

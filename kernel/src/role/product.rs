@@ -32,14 +32,6 @@ pub trait Product {
     /// Bytes that a stage of `tile` gets: whole boxes, also where they reach outside the tensor.
     fn bytes(tile: &Tile) -> u32;
 
-    /// Brings the weights of stage `step` of `tile` to L2. They come from memory, once; rows are read
-    /// by many tiles, and so are wgrad's operands.
-    ///
-    /// # Safety
-    /// The maps have the boxes of [`boxes`].
-    #[inline(always)]
-    unsafe fn prefetch(_maps: Maps, _tile: &Tile, _step: u32) {}
-
     /// Issues the loads of stage `step` of `tile`, all counted by `bar`.
     ///
     /// # Safety
@@ -101,13 +93,6 @@ impl Product for Forward {
     }
 
     #[inline(always)]
-    unsafe fn prefetch(maps: Maps, tile: &Tile, step: u32) {
-        let at = [(step * TILE_K) as i32, tile.fixed as i32, tile.group as i32];
-        // SAFETY: the trait's contract.
-        unsafe { tma::prefetch_3d(maps.b, at) };
-    }
-
-    #[inline(always)]
     unsafe fn load(
         maps: Maps,
         tile: &Tile,
@@ -138,18 +123,6 @@ impl Product for Dgrad {
     #[inline(always)]
     fn bytes(tile: &Tile) -> u32 {
         bytes_of_rows(tile)
-    }
-
-    #[inline(always)]
-    unsafe fn prefetch(maps: Maps, tile: &Tile, step: u32) {
-        let mut panel = 0;
-        while panel < FIXED_PANELS {
-            let n = tile.fixed + panel * boxes::PANEL;
-            let at = [n as i32, (step * TILE_K) as i32, tile.group as i32];
-            // SAFETY: the trait's contract.
-            unsafe { tma::prefetch_3d(maps.b, at) };
-            panel += 1;
-        }
     }
 
     #[inline(always)]

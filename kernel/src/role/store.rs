@@ -52,11 +52,11 @@ pub unsafe fn store<P: Product>(
             Form::Forward | Form::Dgrad => way.rows(sums, args, order),
             Form::Wgrad => {
                 if args.sink == Sink::F32 as u32 || args.sink == Sink::AddF32 as u32 {
-                    way.wide_panels(sums, order, args.sink == Sink::AddF32 as u32);
+                    way.wide_panels(sums, args, order, args.sink == Sink::AddF32 as u32);
                 } else if args.sink == Sink::AddBf16 as u32 {
                     add_bf16(sums, args, order, part, thread);
                 } else {
-                    way.panels(sums, order);
+                    way.panels(sums, args, order);
                 }
             }
         }
@@ -107,7 +107,7 @@ impl Way {
             free!(self, 0);
             macro_rules! columns {
                 ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {$(
-                    if 16 * $j < order.width {
+                    if 16 * $j < order.width() {
                         store_matrix!(x4 trans, line.add(16 * $j * 128), [
                             pack_bf16(d[$d0], d[$d1]), pack_bf16(d[$d2], d[$d3]),
                             pack_bf16(d[$d4], d[$d5]), pack_bf16(d[$d6], d[$d7]),
@@ -118,11 +118,10 @@ impl Way {
             for_each_16_columns!(columns);
             staged!(self, 0);
         }
-        let half = 64 * self.part;
-        if order.left <= half {
+        let column = order.column + 64 * self.part;
+        if column >= args.n {
             return;
         }
-        let column = order.column + half;
         let whole = order.count / 8;
         if self.thread == 0 {
             let mut band = 0;
@@ -136,7 +135,7 @@ impl Way {
         }
         // A box would write the rows of the next tile or group besides a group's last ones.
         let (chunk, row) = (self.thread % 8, 8 * whole + self.thread / 8);
-        if row < order.count && 8 * chunk < order.left - half {
+        if row < order.count && 8 * chunk < args.n - column {
             let offset = (order.row + row) as u64 * args.d_row_stride + (column + 8 * chunk) as u64;
             // SAFETY: a staged line, and a row of D that is this tile's.
             unsafe {
@@ -151,14 +150,14 @@ impl Way {
     /// # Safety
     /// As [`store`].
     #[inline(always)]
-    unsafe fn panels(&self, sums: &Accumulators, order: &Order) {
+    unsafe fn panels(&self, sums: &Accumulators, args: &GemmArgs, order: &Order) {
         let d = &sums.0;
         // SAFETY: as in `rows`; a panel of 64 columns is 64 lines.
         unsafe {
             free!(self, 1);
             macro_rules! columns {
                 ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {$(
-                    if 16 * $j < order.width {
+                    if 16 * $j < order.width() {
                         let line = stmatrix::along(self.thread, 16 * $j % 64);
                         store_matrix!(x4, self.staging.add(16 * $j / 64 * PANEL + line), [
                             pack_bf16(d[$d0], d[$d1]), pack_bf16(d[$d2], d[$d3]),
@@ -169,7 +168,7 @@ impl Way {
             }
             for_each_16_columns!(columns);
             staged!(self, 1);
-            self.copy_panels(order, 0, order.count, 64, false);
+            self.copy_panels(args, order, 0, 64, false);
         }
     }
 
@@ -178,7 +177,7 @@ impl Way {
     /// # Safety
     /// As [`store`].
     #[inline(always)]
-    unsafe fn wide_panels(&self, sums: &Accumulators, order: &Order, add: bool) {
+    unsafe fn wide_panels(&self, sums: &Accumulators, args: &GemmArgs, order: &Order, add: bool) {
         let d = &sums.0;
         let row = accumulator::row(self.thread, 0);
         let column = accumulator::column(self.thread, 0);
@@ -191,18 +190,18 @@ impl Way {
         };
         macro_rules! turn {
             ($first:literal, $($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {
-                if $first < order.width {
+                if $first < order.width() {
                     // SAFETY: as in `rows`.
                     unsafe {
                         free!(self, $first);
-                        $(if 16 * $j < order.width {
+                        $(if 16 * $j < order.width() {
                             put(16 * $j - $first, d[$d0], d[$d1], 0);
                             put(16 * $j - $first, d[$d2], d[$d3], 8);
                             put(16 * $j - $first + 8, d[$d4], d[$d5], 0);
                             put(16 * $j - $first + 8, d[$d6], d[$d7], 8);
                         })*
                         staged!(self, $first);
-                        self.copy_panels(order, $first, order.count, 32, add);
+                        self.copy_panels(args, order, $first, 32, add);
                     }
                 }
             };
@@ -231,16 +230,23 @@ impl Way {
     /// # Safety
     /// All threads of the warpgroup have passed `staged!`.
     #[inline(always)]
-    unsafe fn copy_panels(&self, order: &Order, first: u32, count: u32, width: u32, add: bool) {
-        let half = 64 * self.part;
-        if self.thread != 0 || order.left <= half {
+    unsafe fn copy_panels(
+        &self,
+        args: &GemmArgs,
+        order: &Order,
+        first: u32,
+        width: u32,
+        add: bool,
+    ) {
+        let row = order.row + 64 * self.part;
+        if self.thread != 0 || row >= args.m {
             return;
         }
         let mut panel = 0;
-        while panel < 3 && first + panel * width < count {
+        while panel < 3 && first + panel * width < order.count {
             let at = [
                 (order.column + first + panel * width) as i32,
-                (order.row + half) as i32,
+                row as i32,
                 order.group as i32,
             ];
             let from = self.staging.add(panel * PANEL);
@@ -264,7 +270,7 @@ impl Way {
 /// As [`store`].
 #[inline(always)]
 unsafe fn add_bf16(sums: &Accumulators, args: &GemmArgs, order: &Order, part: u32, thread: u32) {
-    let rows = order.left.saturating_sub(64 * part);
+    let rows = args.m.saturating_sub(order.row + 64 * part);
     let row = accumulator::row(thread, 0);
     let column = accumulator::column(thread, 0);
     let offset = order.group as u64 * args.d_group_stride

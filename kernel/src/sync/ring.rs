@@ -127,6 +127,21 @@ impl Producer {
         // SAFETY: the barrier is initialised, and this arrival is pending.
         unsafe { mbarrier::arrive_expect(slot.bar, bytes) };
     }
+
+    /// Announces that nothing more comes: to the consumers at once, whose relay doesn't pass it on.
+    ///
+    /// # Safety
+    /// In place of [`announce`](Producer::announce), for the last stage acquired.
+    #[inline(always)]
+    pub unsafe fn end(&self, slot: Slot) {
+        // SAFETY: the barriers are initialised, and these arrivals are pending.
+        unsafe {
+            if self.arrived != self.ring.full {
+                mbarrier::arrive(slot.bar);
+            }
+            mbarrier::arrive(self.ring.full.add(8 * slot.stage));
+        }
+    }
 }
 
 /// Between the producer and the consumers: one warp.
