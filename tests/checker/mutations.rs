@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mok::gemm::{Form, Sink};
 use mok::{Completion, EmulatorConfig};
+use rayon::prelude::*;
 
 use super::{CASES, COMPLETIONS, product, shipped};
 
@@ -253,10 +254,12 @@ fn caught(form: Form) {
     let (mut reached, mut left) = (Vec::new(), all);
     let (mut wrong, mut idle) = (Vec::new(), BTreeSet::new());
     for sink in 0..kernel.right.len() {
-        for at in kernel.candidates(sink, &left) {
-            let Some(outcomes) = kernel.without(sink, at) else {
-                continue;
-            };
+        let candidates = kernel.candidates(sink, &left);
+        let tried = candidates.into_par_iter().filter_map(|at| {
+            let outcomes = kernel.without(sink, at)?;
+            Some((at, outcomes))
+        });
+        for (at, outcomes) in tried.collect::<Vec<_>>() {
             reached.push(at);
             let line = kernel.lines[at].trim();
             let is = |list: &[(&str, &str)]| list.iter().any(|(part, _)| line.starts_with(part));
