@@ -10,15 +10,30 @@ use mok::{Arch, Completion, Device, EmulatorConfig, Error, Groups, Module};
 /// When asynchronous work completes, all ways.
 const COMPLETIONS: [Completion; 3] = [Completion::Random, Completion::Early, Completion::Late];
 
-/// What ways there are into and out of a product.
-const CASES: [(Form, Sink); 6] = [
-    (Form::Forward, Sink::Bf16),
-    (Form::Dgrad, Sink::Bf16),
-    (Form::Wgrad, Sink::Bf16),
-    (Form::Wgrad, Sink::F32),
-    (Form::Wgrad, Sink::AddF32),
-    (Form::Wgrad, Sink::AddBf16),
+/// A product: which, where to, and how long its contraction is (forward, dgrad).
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    form: Form,
+    sink: Sink,
+    depth: usize,
+}
+
+/// 10 stages are two chunks, and more than the ring has; 4 are what it has, so that the end comes
+/// to the stage where the last tile began.
+const CASES: [Case; 8] = [
+    case(Form::Forward, Sink::Bf16, 640),
+    case(Form::Forward, Sink::Bf16, 256),
+    case(Form::Dgrad, Sink::Bf16, 640),
+    case(Form::Dgrad, Sink::Bf16, 256),
+    case(Form::Wgrad, Sink::Bf16, 0),
+    case(Form::Wgrad, Sink::F32, 0),
+    case(Form::Wgrad, Sink::AddF32, 0),
+    case(Form::Wgrad, Sink::AddBf16, 0),
 ];
+
+const fn case(form: Form, sink: Sink, depth: usize) -> Case {
+    Case { form, sink, depth }
+}
 
 /// The PTX that the library ships for Hopper.
 fn shipped() -> &'static str {
@@ -48,14 +63,15 @@ fn sizes() -> Vec<u32> {
     sizes
 }
 
-/// D of one form on an emulated GPU of two SMs, or what was found.
+/// D of one product on an emulated GPU of two SMs, or what was found.
 ///
 /// Each block has several tiles, so that stages, staging memory and barriers are used again and
-/// again; contractions are of 10 stages, in 2 chunks. Of the fixed side, both consumers have a part.
-fn product(ptx: &str, form: Form, sink: Sink, config: EmulatorConfig) -> Result<Vec<u8>, Error> {
+/// again. Of the fixed side, both consumers have a part.
+fn product(ptx: &str, case: Case, config: EmulatorConfig) -> Result<Vec<u8>, Error> {
+    let Case { form, sink, depth } = case;
     let (n, k) = match form {
-        Form::Forward => (72, 640),
-        Form::Dgrad => (640, 72),
+        Form::Forward => (72, depth),
+        Form::Dgrad => (depth, 72),
         // In two tiles, of 192 and 120.
         Form::Wgrad => (72, 312),
     };

@@ -2,8 +2,8 @@
 //!
 //! A simplification: threads of a warp that execute an instruction together are ordered, as if
 //! each instruction ended with a barrier among them. Threads that took different branches are
-//! not, until they meet again at a collective instruction; meeting at the same instruction
-//! otherwise orders nothing.
+//! not, until they meet again at a barrier; executing another collective instruction together
+//! (a shuffle, a product) orders nothing.
 
 use std::collections::HashMap;
 use std::sync::Arc;

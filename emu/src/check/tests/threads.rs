@@ -158,6 +158,51 @@ fn an_mbarrier_is_initialised_before_it_is_used() {
         .finds(Race, "ld.shared.u32 %r4");
 }
 
+/// Lanes of the second warp read what the first one's thread wrote; one of them lets go of it for
+/// all, and it is written again. `{between}` is where the lanes are together before that.
+fn let_go(between: &str) -> Plant {
+    Plant::new(
+        "mov.u32 %r2, smem;\nmov.u32 %r6, 0;\nsetp.ne.u32 %p0, %r0, 0;\n@%p0 bra $over;\nmbarrier.init.shared.b64 [%r2], 1;\n\
+         st.shared.u32 [%r2+64], 1;\n$over:\nbar.sync 0;\nsetp.lt.u32 %p1, %r0, 32;\n@%p1 bra $first;\n\
+         setp.ne.u32 %p2, %r0, 32;\n@%p2 bra $apart;\nmov.u32 %r6, 1;\nst.shared.u32 [%r2+128], %r6;\n$apart:\n\
+         ld.shared.u32 %r3, [%r2+64];\n{between}\n\
+         @%p2 bra $end;\nmbarrier.arrive.shared.b64 %rd3, [%r2];\nbra $end;\n\
+         $first:\nmbarrier.try_wait.parity.shared.b64 %p3, [%r2], 0;\n@!%p3 bra $first;\n\
+         @%p0 bra $end;\nst.shared.u32 [%r2+64], 2;\n$end:\n",
+    )
+    .with("{between}", between)
+}
+
+#[test]
+fn only_a_barrier_orders_the_lanes_of_a_warp() {
+    let right = let_go("bar.warp.sync 0xffffffff;");
+    right.clean();
+    right
+        .without("bar.warp.sync 0xffffffff;\n")
+        .finds(Race, "st.shared.u32 [%r2+64]");
+    // Executed together, but no barrier.
+    for together in [
+        "wgmma.fence.sync.aligned;",
+        "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;",
+        "shfl.sync.idx.b32 %r7, %r3, 0, 31, 0xffffffff;",
+        "vote.sync.any.pred %p4, %p2, 0xffffffff;",
+        "redux.sync.add.s32 %r7, %r3, 0xffffffff;",
+        "match.any.sync.b32 %r7, %r3, 0xffffffff;",
+        "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r7}, [%r2+64];",
+        "elect.sync %r7|%p4, 0xffffffff;",
+    ] {
+        right
+            .with("bar.warp.sync 0xffffffff;", together)
+            .finds(Race, "st.shared.u32 [%r2+64]");
+        right
+            .with(
+                "bar.warp.sync 0xffffffff;",
+                &format!("{together}\nbar.warp.sync 0xffffffff;"),
+            )
+            .clean();
+    }
+}
+
 #[test]
 fn one_store_of_one_value_by_many_threads_is_no_race() {
     let right = Plant::new(
