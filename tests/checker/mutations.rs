@@ -23,30 +23,13 @@ const REDUNDANT_EARLY: [(&str, &str); 1] = [(
 
 /// Of the lines with this text, how many can be deleted, and why. The others can't.
 fn spared(form: Form) -> &'static [(&'static str, usize, &'static str)] {
-    const TABLE: (&str, usize, &str) = (
-        "role/table.rs",
-        1,
-        "who fills the table is in the warp of who reads it, and the checker takes what they do \
-         together for ordered",
-    );
     match form {
-        Form::Forward | Form::Dgrad => &[
-            TABLE,
-            ("mbarrier.init", 4, "without a relay nobody uses them"),
-            (
-                "role/multiply.rs",
-                1,
-                "the checker takes what the lanes of a warp read together for ordered",
-            ),
-        ],
-        Form::Wgrad => &[
-            TABLE,
-            (
-                "try_wait",
-                1,
-                "the only stage of a group without rows has been awaited with its order",
-            ),
-        ],
+        Form::Forward | Form::Dgrad => &[("mbarrier.init", 4, "without a relay nobody uses them")],
+        Form::Wgrad => &[(
+            "try_wait",
+            1,
+            "the only stage of a group without rows has been awaited with its order",
+        )],
     }
 }
 

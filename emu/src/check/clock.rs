@@ -14,9 +14,46 @@ pub(super) struct Clock {
     /// For each GPU the last of its launches of which everything is ordered before. Within one
     /// GPU launches are in order anyway, so this is empty where there is only one.
     launches: Vec<u64>,
+    /// Of an agent's accesses up to a clock those of some lanes: what a part of a warp knows of
+    /// what the warp did since its last barrier.
+    parts: Vec<(Agent, u32, u32)>,
 }
 
 impl Clock {
+    /// Whether an access of an agent's lane is ordered before.
+    pub fn has(&self, agent: Agent, clock: u32, lane: u32) -> bool {
+        self.get(agent) >= clock
+            || self
+                .parts
+                .iter()
+                .any(|part| part.0 == agent && part.1 >= clock && part.2 >> lane & 1 != 0)
+    }
+
+    /// Of what an agent did up to a clock, and after an earlier one, only some lanes' is known.
+    pub fn part(&mut self, agent: Agent, (after, clock): (u32, u32), lanes: u32) {
+        if let Ok(at) = self.at.binary_search_by_key(&agent, |entry| entry.0)
+            && self.at[at].1 > after
+        {
+            let clock = self.at[at].1.min(clock);
+            self.at[at].1 = after;
+            self.join_part((agent, clock, lanes));
+        }
+    }
+
+    fn join_part(&mut self, (agent, clock, lanes): (Agent, u32, u32)) {
+        if self.get(agent) >= clock {
+            return;
+        }
+        match self
+            .parts
+            .iter_mut()
+            .find(|part| (part.0, part.2) == (agent, lanes))
+        {
+            Some(part) => part.1 = part.1.max(clock),
+            None => self.parts.push((agent, clock, lanes)),
+        }
+    }
+
     pub fn get(&self, agent: Agent) -> u32 {
         match self.at.binary_search_by_key(&agent, |entry| entry.0) {
             Ok(at) => self.at[at].1,
@@ -50,6 +87,12 @@ impl Clock {
         Clock {
             at: kept.collect(),
             launches: self.launches.clone(),
+            parts: self
+                .parts
+                .iter()
+                .filter(|part| keep(part.0))
+                .copied()
+                .collect(),
         }
     }
 
@@ -57,6 +100,17 @@ impl Clock {
         for (gpu, &launch) in other.launches.iter().enumerate() {
             self.raise_launch(gpu, launch);
         }
+        self.join_whole(other);
+        for &part in &other.parts {
+            self.join_part(part);
+        }
+        if !self.parts.is_empty() {
+            let parts = std::mem::take(&mut self.parts).into_iter();
+            self.parts = parts.filter(|part| self.get(part.0) < part.1).collect();
+        }
+    }
+
+    fn join_whole(&mut self, other: &Clock) {
         // Most joins bring nothing new, or only larger values.
         let mut at = 0;
         let mut missing = false;

@@ -203,7 +203,7 @@ impl Check {
         if memory {
             state.select(info.first, mask, live);
             if barrier {
-                state.meet(info.first, mask);
+                state.meet(info.first, mask, live);
             }
         }
         if touches {

@@ -136,9 +136,9 @@ pub(super) struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    fn ordered(&self, other: &Record) -> bool {
+    fn ordered(&self, other: &Record, lane: u32) -> bool {
         other.agent == self.record.agent && !other.proxy
-            || self.covers(&self.known.seen, other)
+            || self.covers(&self.known.seen, other, lane)
             || self.launches.ordered(
                 &self.warps[other.warp as usize],
                 &self.warps[self.record.warp as usize],
@@ -146,8 +146,8 @@ impl Judge<'_> {
     }
 
     /// Whether a clock knows of an access.
-    fn covers(&self, clock: &Clock, other: &Record) -> bool {
-        clock.get(other.agent) >= other.clock || {
+    fn covers(&self, clock: &Clock, other: &Record, lane: u32) -> bool {
+        clock.has(other.agent, other.clock, lane) || {
             let warp = &self.warps[other.warp as usize];
             clock.has_launch(warp.domain.gpu, warp.launch)
         }
@@ -187,7 +187,7 @@ impl Judge<'_> {
                 wrote,
             })
         };
-        if !self.ordered(&record) {
+        if !self.ordered(&record, other & 31) {
             if self.morally_strong(&record) || wrote && self.again && self.is_same_store(&record) {
                 return None;
             }
@@ -203,11 +203,14 @@ impl Judge<'_> {
                 &self.warps[record.warp as usize],
                 &self.warps[self.record.warp as usize],
             );
-            if !launches && !self.covers(visible, &record) {
+            if !launches && !self.covers(visible, &record, other & 31) {
                 return fault(Conflict::Proxy);
             }
         }
-        self.fine[usize::from(wrote)] = number;
+        // Of what a warp did together, one lane's access says nothing of the others'.
+        if record.agent == self.record.agent || self.known.seen.get(record.agent) >= record.clock {
+            self.fine[usize::from(wrote)] = number;
+        }
         None
     }
 
@@ -269,7 +272,7 @@ impl Judge<'_> {
             // A strong read says less than a weak one.
             let says_as_much =
                 record.strong == self.record.strong && record.proxy == self.record.proxy;
-            if !(covered && says_as_much && self.ordered(&record)) {
+            if !(covered && says_as_much && self.ordered(&record, read & 31)) {
                 ids.push(read);
             }
         }

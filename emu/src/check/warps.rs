@@ -21,12 +21,14 @@ pub(super) struct WarpInfo {
     pub number: u32,
     pub domain: Domain,
     pub launch: u64,
-    /// The agent of the group whose lowest lane is 0; those of other lanes follow.
+    /// The agent of the group whose lowest lane is 0; those of other lanes follow, and others.
     pub first: Agent,
 }
 
-/// Agents of a warp: its lanes, its products, its small copies.
-pub(super) const AGENTS: u32 = 34;
+/// Agents of a warp: its lanes, its products, its small copies, all lanes together.
+pub(super) const AGENTS: u32 = 35;
+/// The last of them.
+const TOGETHER: u32 = 34;
 
 impl WarpInfo {
     pub fn products(&self) -> Agent {
@@ -76,6 +78,8 @@ pub(super) struct Group {
     pub polled: Option<((usize, u64), u64, bool)>,
     /// Whether somebody may know of the clock as it is.
     pub told: bool,
+    /// The clock at its last barrier: up to there each thread knows of all.
+    pub met: u32,
 }
 
 impl Group {
@@ -87,6 +91,26 @@ impl Group {
             self.told = false;
         }
         self.clock
+    }
+
+    /// Only some of its threads are left: what the others did since the last barrier they don't know.
+    fn part(&mut self, lanes: u32) {
+        let (agent, since) = (self.agent, (self.met, self.clock));
+        let fences = self.fences.iter_mut().map(|(_, known)| known);
+        for known in fences.chain([&mut self.known]) {
+            known.seen.part(agent, since, lanes);
+        }
+    }
+
+    /// Threads that have a clock of their own from now on, their first one's.
+    fn lead(&mut self, first: Agent, lanes: u32, clocks: &mut [u32]) {
+        let lane = lanes.trailing_zeros();
+        self.mask = lanes;
+        self.agent = first + lane;
+        clocks[lane as usize] += 1;
+        self.clock = clocks[lane as usize];
+        self.known.seen.raise(self.agent, self.clock);
+        self.told = false;
     }
 
     fn join(&mut self, other: &Group) {
@@ -115,7 +139,7 @@ pub(super) struct WarpState {
     /// What threads that have ended knew: the warp's end tells it, its living threads don't know it.
     pub left: Clock,
     /// The last clock of each agent of a lane.
-    clocks: [u32; 32],
+    clocks: [u32; AGENTS as usize],
     /// wgmma groups committed, and how many of them are complete.
     pub products: (u32, u32),
     /// Groups of `cp.async` committed.
@@ -131,19 +155,20 @@ impl WarpState {
     pub fn new(first: Agent, live: u32, plan: Arc<Plan>) -> WarpState {
         let mut group = Group {
             mask: live,
-            agent: first,
+            agent: first + TOGETHER,
             clock: 1,
             known: Known::default(),
             fences: Vec::new(),
             relaxed: Released::default(),
             polled: None,
             told: false,
+            met: 0,
         };
-        group.known.seen.raise(first, 1);
+        group.known.seen.raise(first + TOGETHER, 1);
         WarpState {
             groups: vec![group],
             left: Clock::default(),
-            clocks: [0; 32],
+            clocks: [0; AGENTS as usize],
             products: (0, 0),
             copies: 0,
             flight: Flight::new(&plan),
@@ -183,22 +208,26 @@ impl WarpState {
             } else {
                 (outside, inside)
             };
-            group.mask = keeps;
             group.told = true;
             let mut part = group.clone();
-            part.mask = leaves;
-            let lane = leaves.trailing_zeros();
-            part.agent = first + lane;
-            part.clock = self.clocks[lane as usize] + 1;
-            self.clocks[lane as usize] = part.clock;
-            part.known.seen.raise(part.agent, part.clock);
+            if group.agent == first + TOGETHER {
+                group.part(keeps);
+                part.part(leaves);
+                group.lead(first, keeps, &mut self.clocks);
+            }
+            group.mask = keeps;
+            part.lead(first, leaves, &mut self.clocks);
             self.groups.push(part);
         }
     }
 
-    /// Joins the groups inside the mask.
-    pub fn meet(&mut self, first: Agent, mask: u32) {
-        if self.groups.len() < 2 {
+    /// Joins the groups inside the mask, of the threads that live.
+    pub fn meet(&mut self, first: Agent, mask: u32, live: u32) {
+        if let [group] = &mut self.groups[..] {
+            if group.mask & live & !mask == 0 {
+                group.met = group.clock;
+                group.told = true;
+            }
             return;
         }
         let Some(to) = (0..self.groups.len())
@@ -216,6 +245,12 @@ impl WarpState {
             }
         }
         self.groups.retain(|group| group.mask & !mask != 0);
+        if self.groups.is_empty() {
+            let clock = &mut self.clocks[TOGETHER as usize];
+            *clock += 1;
+            all.known.seen.raise(first + TOGETHER, *clock);
+            (all.agent, all.clock, all.met, all.told) = (first + TOGETHER, *clock, *clock, true);
+        }
         self.groups.push(all);
     }
 
