@@ -6,7 +6,7 @@ use super::{CASES, COMPLETIONS, product, shipped};
 fn seeds() -> u64 {
     match std::env::var_os("MOK_TEST_ALL") {
         Some(_) => 64,
-        None => 4,
+        None => 3,
     }
 }
 

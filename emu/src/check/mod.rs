@@ -200,8 +200,9 @@ impl Check {
         };
         let step = &state.plan.steps[pc as usize];
         let (memory, barrier, touches) = (step.memory, step.barrier, !step.touches.is_empty());
+        let arrival = step.arrival;
         if memory {
-            state.select(info.first, mask, live);
+            state.select(info.first, if arrival { active } else { mask }, live);
             if barrier {
                 state.meet(info.first, mask, live);
             }

@@ -12,6 +12,8 @@ pub(super) struct Step {
     pub copies: bool,
     /// Whether it needs the groups of its threads.
     pub memory: bool,
+    /// Whether it releases, for the threads alone for which its predicate holds.
+    pub arrival: bool,
     /// Whether what the threads that meet at it did before is ordered for all of them.
     pub barrier: bool,
 }
@@ -46,6 +48,7 @@ impl Plan {
             .map(|instruction| {
                 let mut step = Step {
                     memory: is_memory(&instruction.op),
+                    arrival: matches!(&instruction.op, Op::Mbarrier(bar) if matches!(bar.op, MbarrierOp::Arrive { .. })),
                     barrier: is_barrier(&instruction.op),
                     copies: matches!(&instruction.op, Op::Scalar(scalar) if scalar.op.is_copy()),
                     ..Step::default()

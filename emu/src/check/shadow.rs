@@ -248,7 +248,10 @@ impl Judge<'_> {
 
     fn note_read(&mut self, sets: &mut Sets, cell: &mut Cell, bytes: u8) {
         let old = cell.reads;
-        if old >> 5 == self.me >> 5 && cell.read & bytes == bytes {
+        // Of one record two lanes are enough: a part of the warp that lets go has one of them at most,
+        // unless it is most of the warp.
+        let all = cell.read & bytes == bytes;
+        if all && (old == self.me || self.record.proxy && old >> 5 == self.me >> 5) {
             return;
         }
         let covered = cell.read & !bytes == 0;
@@ -262,10 +265,17 @@ impl Judge<'_> {
             return;
         }
         let mut ids = Vec::new();
-        let mut index = 0;
+        let (mut index, mut same) = (0, 0);
         while let Some(read) = sets.at(old, index) {
             index += 1;
-            if read >> 5 == self.me >> 5 && (covered || read == self.me) {
+            if read >> 5 == self.me >> 5 {
+                same += 1;
+                if all && (same == 2 || read == self.me) {
+                    return;
+                }
+                if read != self.me {
+                    ids.push(read);
+                }
                 continue;
             }
             let record = self.records[(read >> 5) as usize];

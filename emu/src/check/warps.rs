@@ -93,6 +93,11 @@ impl Group {
         self.clock
     }
 
+    /// Whether threads have ended since what all did together.
+    fn bereft(&self, first: Agent, live: u32) -> bool {
+        self.mask & !live != 0 && self.agent == first + TOGETHER && self.clock > self.met
+    }
+
     /// Only some of its threads are left: what the others did since the last barrier they don't know.
     fn part(&mut self, lanes: u32) {
         let (agent, since) = (self.agent, (self.met, self.clock));
@@ -182,6 +187,7 @@ impl WarpState {
     pub fn select(&mut self, first: Agent, mask: u32, live: u32) {
         if let [group] = &self.groups[..]
             && group.mask & live & !mask == 0
+            && !group.bereft(first, live)
         {
             return;
         }
@@ -195,6 +201,11 @@ impl WarpState {
         });
         for at in 0..self.groups.len() {
             let group = &mut self.groups[at];
+            if group.bereft(first, live) {
+                self.clocks[TOGETHER as usize] = group.clock;
+                group.part(group.mask & live);
+                group.lead(first, group.mask & live, &mut self.clocks);
+            }
             group.mask &= live;
             let (inside, outside) = (group.mask & mask, group.mask & !mask);
             if inside == 0 || outside == 0 {
@@ -223,7 +234,9 @@ impl WarpState {
 
     /// Joins the groups inside the mask, of the threads that live.
     pub fn meet(&mut self, first: Agent, mask: u32, live: u32) {
-        if let [group] = &mut self.groups[..] {
+        if let [group] = &mut self.groups[..]
+            && (group.mask & live & !mask != 0 || group.agent == first + TOGETHER)
+        {
             if group.mask & live & !mask == 0 {
                 group.met = group.clock;
                 group.told = true;

@@ -180,6 +180,20 @@ fn only_a_barrier_orders_the_lanes_of_a_warp() {
     right
         .without("bar.warp.sync 0xffffffff;\n")
         .finds(Race, "st.shared.u32 [%r2+64]");
+    // Nor does a read by all of them together, with nothing but the arrival apart.
+    let whole = "$apart:\n";
+    let apart = right
+        .with("@%p2 bra $apart;\n", "")
+        .with(whole, "")
+        .with("mov.u32 %r6, 1;\nst.shared.u32 [%r2+128], %r6;\n", "");
+    apart.clean();
+    let predicated = apart.with("@%p2 bra $end;\nmbarrier.arrive", "@!%p2 mbarrier.arrive");
+    predicated.clean();
+    for apart in [apart, predicated] {
+        apart
+            .without("bar.warp.sync 0xffffffff;\n")
+            .finds(Race, "st.shared.u32 [%r2+64]");
+    }
     // Executed together, but no barrier.
     for together in [
         "wgmma.fence.sync.aligned;",
