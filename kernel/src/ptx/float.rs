@@ -13,14 +13,3 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     }
     value
 }
-
-/// `2^x`, with a relative error of at most 2^-22; subnormal results are zero.
-#[inline(always)]
-pub fn exp2(x: f32) -> f32 {
-    let value: f32;
-    // SAFETY: arithmetic on registers.
-    unsafe {
-        asm!("ex2.approx.ftz.f32 {0}, {1};", out(reg32) value, in(reg32) x, options(pure, nomem, nostack))
-    };
-    value
-}

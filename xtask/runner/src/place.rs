@@ -14,10 +14,7 @@ enum Place {
 }
 
 fn find() -> Option<Place> {
-    let named = ["MOK_ROOT", "MOK_PACK"]
-        .into_iter()
-        .filter_map(env::var_os)
-        .map(PathBuf::from);
+    let named = named();
     let starts = [
         env::current_dir().ok(),
         env::current_exe().ok(),
@@ -28,15 +25,30 @@ fn find() -> Option<Place> {
         .iter()
         .flatten()
         .flat_map(|start| start.ancestors().map(Path::to_owned));
-    named.chain(above).find_map(|folder| {
-        if folder.join(MANIFEST).is_file() {
-            Some(Place::Pack(folder))
-        } else if folder.join("kernel/Cargo.toml").is_file() {
-            Some(Place::Checkout(folder))
-        } else {
-            None
-        }
-    })
+    named.chain(above).find_map(place_at)
+}
+
+/// What the environment names.
+fn named() -> impl Iterator<Item = PathBuf> {
+    ["MOK_ROOT", "MOK_PACK"]
+        .into_iter()
+        .filter_map(env::var_os)
+        .map(PathBuf::from)
+}
+
+fn place_at(folder: PathBuf) -> Option<Place> {
+    if folder.join(MANIFEST).is_file() {
+        Some(Place::Pack(folder))
+    } else if folder.join("kernel/Cargo.toml").is_file() {
+        Some(Place::Checkout(folder))
+    } else {
+        None
+    }
+}
+
+/// The place that a program lies in.
+fn around(program: &Path) -> Option<Place> {
+    program.ancestors().map(Path::to_owned).find_map(place_at)
 }
 
 /// The file that makes a folder a pack.
@@ -54,9 +66,11 @@ pub fn golden() -> Result<PathBuf> {
     }
 }
 
-/// The commit that this was built from, where that is known.
+/// The commit that this was built from, where that is known: what the program itself lies in says so
+/// before the folder it is called from, which can be a checkout of another commit.
 pub fn commit() -> Option<String> {
-    match find()? {
+    let own = env::current_exe().ok().and_then(|program| around(&program));
+    match own.or_else(find)? {
         Place::Pack(folder) => {
             let manifest = fs::read(folder.join(MANIFEST)).ok()?;
             let manifest: serde_json::Value = serde_json::from_slice(&manifest).ok()?;
@@ -71,5 +85,24 @@ pub fn commit() -> Option<String> {
                 .filter(|output| output.status.success())?;
             Some(String::from_utf8(described.stdout).ok()?.trim().to_owned())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pack inside a checkout, as one is made: its programs are the pack's.
+    #[test]
+    fn a_program_in_a_pack_is_the_packs() {
+        let checkout = tempfile::tempdir().unwrap();
+        let pack = checkout.path().join("target/pack");
+        fs::create_dir_all(checkout.path().join("kernel")).unwrap();
+        fs::write(checkout.path().join("kernel/Cargo.toml"), "").unwrap();
+        fs::create_dir_all(&pack).unwrap();
+        fs::write(pack.join(MANIFEST), "{}").unwrap();
+        assert!(matches!(around(&pack.join("xtask-runner")), Some(Place::Pack(at)) if at == pack));
+        let built = checkout.path().join("target/release/xtask-runner");
+        assert!(matches!(around(&built), Some(Place::Checkout(at)) if at == checkout.path()));
     }
 }

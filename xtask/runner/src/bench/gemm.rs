@@ -47,7 +47,7 @@ Examples:
 Cases are one expert-parallel rank of two: \"gate-up\" is gate and up in one product (n = 2 I,
 k = H), \"down\" the other (n = H, k = I). \"dense\" is one product of 8192^3.
 
-All of it takes 3 to 5 minutes on an H200 (measured launches under one of them); the first run on a
+All of it took 64 s on an H200 with --rounds 10 --samples 1; the first run on a
 machine compiles DeepGEMM's kernels, which needs nvcc. DeepGEMM comes as the wheels sgl-deep-gemm
 0.1.4 and apache-tvm-ffi 0.1.11; without it grouped forward and dgrad fail, unless it is left out.
 
