@@ -18,6 +18,7 @@ const WORDS: usize = BYTES / 4;
 pub(super) struct Acquired {
     agent: Agent,
     clock: u32,
+    lane: u32,
     /// Who had written its words then.
     writes: [Id; WORDS],
 }
@@ -51,10 +52,12 @@ impl Check {
         let acquired = Acquired {
             agent: record.agent,
             clock: record.clock,
+            lane,
             writes,
         };
-        // The last one of an agent covers those before it.
-        match known.iter_mut().find(|other| other.agent == record.agent) {
+        // The last one of a lane covers those before it.
+        let same = |other: &&mut Acquired| (other.agent, other.lane) == (record.agent, lane);
+        match known.iter_mut().find(same) {
             Some(other) => *other = acquired,
             None => known.push(acquired),
         }
@@ -71,7 +74,8 @@ impl Check {
             .unwrap_or_default();
         let Some(state) = self.state() else { return };
         let known = &state.group(lane).known.seen;
-        let before = |acquired: &&Acquired| known.get(acquired.agent) >= acquired.clock;
+        let before =
+            |acquired: &&Acquired| known.has(acquired.agent, acquired.clock, acquired.lane);
         let covered: Vec<_> = acquires.iter().filter(before).collect();
         if covered.iter().any(|acquired| acquired.writes == writes) {
             return;

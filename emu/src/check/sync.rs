@@ -21,8 +21,8 @@ struct Meeting {
 /// An mbarrier.
 #[derive(Debug, Default)]
 struct Bar {
-    /// Who wrote it: agent, clock, and the line.
-    init: (Agent, u32, u32),
+    /// Who wrote it: agent, clock and lane, and the line.
+    init: (Agent, u32, u32, u32),
     /// The clock of the copies that it counts.
     agent: Agent,
     arriving: Released,
@@ -244,7 +244,7 @@ impl Check {
             return;
         };
         let bar = Bar {
-            init: (record.agent, record.clock, pc),
+            init: (record.agent, record.clock, lane, pc),
             agent,
             ..Bar::default()
         };
@@ -253,8 +253,8 @@ impl Check {
 
     /// Whether the running lane comes after the mbarrier's initialisation.
     fn after_init(&mut self, lane: u32, block: usize, offset: u32) -> Option<&mut Bar> {
-        let (agent, clock, pc) = self.sync.bars.get(&(block, offset))?.init;
-        if self.state()?.group(lane).known.seen.get(agent) < clock {
+        let (agent, clock, by, pc) = self.sync.bars.get(&(block, offset))?.init;
+        if !self.state()?.group(lane).known.seen.has(agent, clock, by) {
             let warp = &self.warps[self.now.warp as usize];
             let line = super::line_of(&warp.entry, pc);
             let message = format!(
