@@ -214,7 +214,7 @@ fn exp(x: f32) -> f32 {
     sum = fma(sum, rest, 1.540_353e-4);
     sum = fma(sum, rest, 1.333_355_8e-3);
     sum = fma(sum, rest, 9.618_129e-3);
-    sum = fma(sum, rest, 5.550_410_9e-2);
+    sum = fma(sum, rest, 5.550_411e-2);
     sum = fma(sum, rest, 2.402_265e-1);
     sum = fma(sum, rest, core::f32::consts::LN_2);
     sum = fma(sum, rest, 1.0);
