@@ -97,15 +97,18 @@ proptest! {
         thread::sleep(Duration::from_millis(after_ms));
         let mut dead = ranks.remove(victim);
         dead.kill();
-        for rank in ranks {
-            let result = rank.result(Duration::from_secs(8));
+        let results = ranks.into_iter().map(|rank| rank.result(Duration::from_secs(8)));
+        let results: Vec<String> = results.collect();
+        // Rank 0 may have learned of the loss and ended before a slow rank reached it.
+        let ended = victim == 0 || results[0].contains(&format!("rank {victim} is lost"));
+        for result in &results {
             let known = [
                 format!("rank {victim} is lost"),
                 format!("these never came within 1.5 s: {victim}"),
                 "found no rank 0 of its job".into(),
             ];
             prop_assert!(known.iter().any(|known| result.contains(known)), "{}", result);
-            prop_assert!(victim == 0 || !result.contains("no rank 0"), "{}", result);
+            prop_assert!(ended || !result.contains("no rank 0"), "{}", result);
         }
     }
 }
