@@ -6,16 +6,27 @@ pub struct Accumulators(pub [f32; 96]);
 
 /// Runs `$run!` for each 16 columns of the tile, with their number and the indices of this
 /// thread's eight sums there: an array indexed by a variable would live in local memory.
+/// `lower` and `upper` do half of the tile, after what else `$run!` takes.
 #[macro_export]
 macro_rules! for_each_16_columns {
     ($run:ident) => {
+        $crate::for_each_16_columns!(lower $run);
+        $crate::for_each_16_columns!(upper $run);
+    };
+    (lower $run:ident $($first:tt)*) => {
         $run! {
+            $($first)*
             0 [0 1 2 3 4 5 6 7]
             1 [8 9 10 11 12 13 14 15]
             2 [16 17 18 19 20 21 22 23]
             3 [24 25 26 27 28 29 30 31]
             4 [32 33 34 35 36 37 38 39]
             5 [40 41 42 43 44 45 46 47]
+        }
+    };
+    (upper $run:ident $($first:tt)*) => {
+        $run! {
+            $($first)*
             6 [48 49 50 51 52 53 54 55]
             7 [56 57 58 59 60 61 62 63]
             8 [64 65 66 67 68 69 70 71]

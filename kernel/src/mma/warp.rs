@@ -34,7 +34,7 @@ impl Engine for WarpMma {
         ring: &mut Consumer,
     ) {
         *sums = Accumulators::zero();
-        let mut left = chunk.stages + if chunk.tail > 0 { 1 } else { 0 };
+        let mut left = chunk.stages + (chunk.tail > 0) as u32;
         while left > 0 {
             left -= 1;
             let last = left == 0 && chunk.tail > 0;

@@ -44,12 +44,9 @@ pub unsafe fn multiply<P: Product, E: Engine>(
         let mut total = Accumulators::zero();
         // A chunk starts afresh, but what a narrow product leaves alone is added like the rest.
         let mut sums = Accumulators::zero();
-        if order.last == 0 {
+        if P::RELAYED && order.last == 0 {
             // SAFETY: the stage that came with the order, and nothing in it.
-            unsafe {
-                stages.acquire();
-                stages.release();
-            }
+            unsafe { stages.skip() };
         } else {
             let tail = match P::FORM {
                 Form::Wgrad if order.last < TILE_K => order.last.div_ceil(16),

@@ -7,7 +7,7 @@ use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma::{self, TensorMapRef};
 use crate::schedule::grouped::Tile;
 
-/// The tensor maps of both operands.
+/// The tensor maps of a product's matrices.
 #[derive(Clone, Copy)]
 pub struct Maps {
     /// A's.

@@ -85,6 +85,18 @@ macro_rules! staged {
     }};
 }
 
+/// Rounds sums to bf16 and has `$store!(column, words, index)` stage each 16 columns of them.
+macro_rules! stage_bf16 {
+    ($store:ident $d:ident $width:ident; $($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {$(
+        if 16 * $j < $width {
+            $store!(16 * $j, [
+                pack_bf16($d[$d0], $d[$d1]), pack_bf16($d[$d2], $d[$d3]),
+                pack_bf16($d[$d4], $d[$d5]), pack_bf16($d[$d6], $d[$d7]),
+            ], $j);
+        }
+    )*};
+}
+
 /// A warpgroup's way to D.
 struct Way {
     map: TensorMapRef,
@@ -100,22 +112,18 @@ impl Way {
     /// As [`store`].
     #[inline(always)]
     unsafe fn rows(&self, sums: &Accumulators, args: &GemmArgs, order: &Order) {
-        let d = &sums.0;
+        let (d, width) = (&sums.0, order.width());
         let line = self.staging.add(stmatrix::across(self.thread));
         // SAFETY: every thread of the warpgroup is here; the lines lie in the staging memory.
         unsafe {
             free!(self, 0);
-            macro_rules! columns {
-                ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {$(
-                    if 16 * $j < order.width() {
-                        store_matrix!(x4 trans, line.add(16 * $j * 128), [
-                            pack_bf16(d[$d0], d[$d1]), pack_bf16(d[$d2], d[$d3]),
-                            pack_bf16(d[$d4], d[$d5]), pack_bf16(d[$d6], d[$d7]),
-                        ], $j);
-                    }
-                )*};
+            macro_rules! across {
+                ($column:expr, $words:expr, $index:literal) => {
+                    store_matrix!(x4 trans, line.add($column * 128), $words, $index)
+                };
             }
-            for_each_16_columns!(columns);
+            for_each_16_columns!(lower stage_bf16 across d width;);
+            for_each_16_columns!(upper stage_bf16 across d width;);
             staged!(self, 0);
         }
         let column = order.column + 64 * self.part;
@@ -151,22 +159,23 @@ impl Way {
     /// As [`store`].
     #[inline(always)]
     unsafe fn panels(&self, sums: &Accumulators, args: &GemmArgs, order: &Order) {
-        let d = &sums.0;
+        let (d, width) = (&sums.0, order.width());
         // SAFETY: as in `rows`; a panel of 64 columns is 64 lines.
         unsafe {
             free!(self, 1);
-            macro_rules! columns {
-                ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {$(
-                    if 16 * $j < order.width() {
-                        let line = stmatrix::along(self.thread, 16 * $j % 64);
-                        store_matrix!(x4, self.staging.add(16 * $j / 64 * PANEL + line), [
-                            pack_bf16(d[$d0], d[$d1]), pack_bf16(d[$d2], d[$d3]),
-                            pack_bf16(d[$d4], d[$d5]), pack_bf16(d[$d6], d[$d7]),
-                        ], $j);
-                    }
-                )*};
+            macro_rules! along {
+                ($column:expr, $words:expr, $index:literal) => {{
+                    let line = stmatrix::along(self.thread, $column % 64);
+                    store_matrix!(
+                        x4,
+                        self.staging.add($column / 64 * PANEL + line),
+                        $words,
+                        $index
+                    )
+                }};
             }
-            for_each_16_columns!(columns);
+            for_each_16_columns!(lower stage_bf16 along d width;);
+            for_each_16_columns!(upper stage_bf16 along d width;);
             staged!(self, 1);
             self.copy_panels(args, order, 0, 64, false);
         }
@@ -206,22 +215,8 @@ impl Way {
                 }
             };
         }
-        turn! { 0,
-            0 [0 1 2 3 4 5 6 7]
-            1 [8 9 10 11 12 13 14 15]
-            2 [16 17 18 19 20 21 22 23]
-            3 [24 25 26 27 28 29 30 31]
-            4 [32 33 34 35 36 37 38 39]
-            5 [40 41 42 43 44 45 46 47]
-        }
-        turn! { 96,
-            6 [48 49 50 51 52 53 54 55]
-            7 [56 57 58 59 60 61 62 63]
-            8 [64 65 66 67 68 69 70 71]
-            9 [72 73 74 75 76 77 78 79]
-            10 [80 81 82 83 84 85 86 87]
-            11 [88 89 90 91 92 93 94 95]
-        }
+        for_each_16_columns!(lower turn 0,);
+        for_each_16_columns!(upper turn 96,);
     }
 
     /// Copies the staged panels, of `width` columns each, that hold the tile's columns from `first` on.

@@ -221,11 +221,21 @@ impl Consumer {
     /// The producer fills as many stages as are awaited.
     #[inline(always)]
     pub unsafe fn acquire(&mut self) -> u32 {
-        let Position { stage, parity } = self.wait;
+        // SAFETY: the caller's contract.
+        let stage = unsafe { self.peek() };
         self.wait.advance();
-        // SAFETY: the barriers are initialised.
-        unsafe { mbarrier::wait(self.ring.full.add(8 * stage), parity) };
         stage
+    }
+
+    /// Takes the next stage, which has been awaited, and lets go of it at once.
+    ///
+    /// # Safety
+    /// As [`release`](Consumer::release), after a [`peek`](Consumer::peek); no other stage is held.
+    #[inline(always)]
+    pub unsafe fn skip(&mut self) {
+        self.wait.advance();
+        // SAFETY: the caller's contract.
+        unsafe { self.release() };
     }
 
     /// Lets go of the oldest stage still held.
