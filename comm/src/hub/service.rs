@@ -1,5 +1,6 @@
 //! The thread that runs a [`Hub`], and the connections to it.
 
+use std::io::ErrorKind;
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -158,14 +159,18 @@ pub(crate) fn attach(
     spawn("writer", move || {
         let mut stream = stream;
         for parcel in parcels {
-            if std::io::Write::write_all(&mut stream, &parcel.bytes).is_err() {
+            let Err(error) = std::io::Write::write_all(&mut stream, &parcel.bytes) else {
+                continue;
+            };
+            // A connection that broke is the reader's to report, behind what the rank said last.
+            if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
                 let _ = lost.send(Event {
                     rank,
                     what: What::Lost(Departure::Stuck),
                     handled: None,
                 });
-                break;
             }
+            break;
         }
         let _ = stream.shutdown(Shutdown::Both);
     })?;
@@ -213,7 +218,7 @@ impl Link {
                         Ok(()) => {}
                         Err(what) => break Cause::Protocol { rank: 0, what },
                     },
-                    Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                    Err(error) if error.kind() == ErrorKind::InvalidData => {
                         let what = error.to_string();
                         break Cause::Protocol { rank: 0, what };
                     }
@@ -369,6 +374,43 @@ mod tests {
             let later = Instant::now() + Duration::from_secs(5);
             assert!(matches!(mailbox.wait("0", 0, later), Arrival::Done(_)));
         });
+    }
+
+    /// It goes with a message unread and another on its way to it, so that reader and writer both
+    /// meet the broken connection.
+    #[test]
+    fn a_rank_that_goes_is_not_taken_for_one_that_takes_no_data() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("bound");
+        for round in 0..300 {
+            let peer = TcpStream::connect(at).expect("connected");
+            let (hub, _) = listener.accept().expect("accepted");
+            let (events, happened) = mpsc::channel();
+            let Ok(Sink::Remote(writer)) = attach(1, hub, events) else {
+                panic!("no threads");
+            };
+            let send = || {
+                let (written, _) = mpsc::channel();
+                let parcel = Parcel {
+                    bytes: vec![0; 64].into(),
+                    _written: written,
+                };
+                let _ = writer.send(parcel);
+            };
+            send();
+            peer.peek(&mut [0]).expect("a message");
+            let event = thread::scope(|scope| {
+                scope.spawn(|| drop(peer));
+                loop {
+                    send();
+                    if let Ok(event) = happened.try_recv() {
+                        break event;
+                    }
+                }
+            });
+            let closed = matches!(event.what, What::Lost(Departure::Closed));
+            assert!(closed, "round {round}: it counts as stuck");
+        }
     }
 
     /// The hub's process says why, and ends with a message of this rank's unread.
