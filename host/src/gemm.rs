@@ -8,8 +8,11 @@
 //! | [`GemmCall::forward`] | `D[r, n] = sum_k A[r, k] B[g, n, k]` | `[capacity, K]` | `[G, N, K]` |
 //! | [`GemmCall::dgrad`] | `D[r, n] = sum_k A[r, k] B[g, k, n]` | `[capacity, K]` | `[G, K, N]` |
 //! | [`GemmCall::wgrad`] | `D[g, m, n] = sum_r A[r, m] B[r, n]` | `[capacity, M]` | `[capacity, N]` |
+//!
+//! A [`GateUpCall`] is two forward products of the same rows with SwiGLU behind them.
 
 use bytemuck::Pod;
+use mok_kernel::gate_up::GATE_UP;
 pub use mok_kernel::gemm::{Form, MAX_GROUPS, Sink};
 use mok_kernel::gemm::{GemmArgs, MAX_WIDTH, ROW_ALIGN, SIDE, boxes, shared_plan};
 
@@ -21,8 +24,10 @@ use crate::stream::Stream;
 use crate::tensor_map::{DataType, Swizzle, TensorMapSpec};
 
 mod check;
+mod gate_up;
 
 pub use check::GemmError;
+pub use gate_up::GateUpCall;
 
 /// Where a matrix stands, or one matrix for each group.
 ///
@@ -237,15 +242,15 @@ impl GemmCall {
         self.rows.groups > 0 && (self.rows.capacity > 0 || fresh || self.rows.overflow.is_some())
     }
 
-    /// The most tiles that any group sizes within the capacity make; saturated, since
-    /// `grid` may be asked before `check`.
-    fn tiles(&self) -> u64 {
+    /// The most tiles that any group sizes within the capacity make, so many times over; saturated,
+    /// since `grid` may be asked before `check`.
+    fn tiles(&self, times: u64) -> u64 {
         let tiles = |extent: u32, of: u32| u64::from(extent.div_ceil(of));
         match self.form {
             // Each group may have begun a tile and not filled it.
             Form::Forward | Form::Dgrad => {
                 let begun = u64::from(self.rows.groups.min(self.rows.capacity.div_ceil(ROW_ALIGN)));
-                (tiles(self.rows.capacity, MAX_WIDTH) + begun) * tiles(self.n, SIDE)
+                (tiles(self.rows.capacity, MAX_WIDTH) + begun) * tiles(self.n, SIDE) * times
             }
             Form::Wgrad => u64::from(self.rows.groups)
                 .saturating_mul(tiles(self.m, SIDE))
@@ -255,8 +260,12 @@ impl GemmCall {
 
     /// Blocks of the launch on this many SMs; 0 if there is nothing to launch.
     pub fn grid(&self, sms: u32) -> u32 {
+        self.grid_of(sms, 1)
+    }
+
+    fn grid_of(&self, sms: u32, times: u64) -> u32 {
         match self.launches() {
-            true => u64::from(sms).min(self.tiles()).max(1) as u32,
+            true => u64::from(sms).min(self.tiles(times)).max(1) as u32,
             false => 0,
         }
     }
@@ -400,7 +409,7 @@ impl OverflowWord {
     }
 }
 
-/// The three entries, ready to launch on one device.
+/// The entries, ready to launch on one device.
 ///
 /// ```no_run
 /// use half::bf16;
@@ -427,6 +436,7 @@ impl OverflowWord {
 pub struct GroupedGemm {
     device: Device,
     kernels: [Kernel; 3],
+    gate_up: Kernel,
     sms: u32,
 }
 
@@ -434,10 +444,10 @@ impl GroupedGemm {
     /// The shipped kernels, on all SMs.
     pub fn new(device: &Device) -> Result<GroupedGemm> {
         let kernels = device.kernels()?;
-        let kernels = Form::ALL.map(|form| kernels.gemm(form).clone());
         Ok(GroupedGemm {
             device: device.clone(),
-            kernels,
+            kernels: Form::ALL.map(|form| kernels.gemm(form).clone()),
+            gate_up: kernels.gate_up().clone(),
             sms: device.sm_count(),
         })
     }
@@ -455,6 +465,7 @@ impl GroupedGemm {
         Ok(GroupedGemm {
             device: device.clone(),
             kernels,
+            gate_up: module.kernel(&GATE_UP)?,
             sms: device.sm_count(),
         })
     }

@@ -1,6 +1,7 @@
 //! The kernels that ship with this crate.
 
 use mok_kernel::arch::Arch;
+use mok_kernel::gate_up::GATE_UP;
 use mok_kernel::gemm::Form;
 use mok_kernel::unfused;
 
@@ -41,6 +42,7 @@ pub fn embedded(arch: Arch) -> Option<&'static Embedded> {
 pub struct Kernels {
     module: Module,
     gemm: [Kernel; 3],
+    gate_up: Kernel,
     layer: LayerKernels,
 }
 
@@ -87,6 +89,7 @@ impl Kernels {
         let [forward, dgrad, wgrad] = Form::ALL.map(|form| module.shipped_kernel(form.spec()));
         Ok(Kernels {
             gemm: [forward?, dgrad?, wgrad?],
+            gate_up: module.shipped_kernel(&GATE_UP)?,
             layer: LayerKernels::of(&module)?,
             module,
         })
@@ -104,6 +107,11 @@ impl Kernels {
 
     pub(crate) fn layer(&self) -> &LayerKernels {
         &self.layer
+    }
+
+    /// Gate-and-up.
+    pub fn gate_up(&self) -> &Kernel {
+        &self.gate_up
     }
 
     /// A form of the grouped GEMM.

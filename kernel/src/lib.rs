@@ -1,7 +1,7 @@
 //! Device code of mok-rs, and the half of it that hosts share.
 //!
 //! Built for `nvptx64-nvidia-cuda` this crate is the kernels; built for a host it
-//! is what both sides must agree on: [`gemm`], [`unfused`], [`symmetric`], [`launch`] and others.
+//! is what both sides must agree on: [`gemm`], [`gate_up`], [`unfused`], [`symmetric`], [`launch`] and others.
 //!
 //! Reading order: [`gemm`] and [`unfused`] (what is computed), `entry` (each kernel's plan),
 //! `role` (one warp's life a file), then `mma`, `sync` and `ptx` below them.
@@ -15,6 +15,7 @@
 
 pub mod arch;
 pub mod failure;
+pub mod gate_up;
 pub mod gemm;
 pub mod launch;
 pub mod layout;
@@ -39,6 +40,7 @@ pub static ENTRIES: &[&launch::LaunchSpec] = &[
     &gemm::FORWARD,
     &gemm::DGRAD,
     &gemm::WGRAD,
+    &gate_up::GATE_UP,
     &unfused::PUBLISH,
     &unfused::SIGNAL,
     &unfused::ABORT,

@@ -4,6 +4,7 @@
 
 mod copies;
 mod facts;
+mod gate_up;
 mod gemm;
 mod instructions;
 mod outcome;
@@ -35,6 +36,7 @@ fn main() {
     trials.extend(instructions::trials());
     trials.extend(wgmma::trials());
     trials.extend(gemm::trials(|work| all || work < 20_000_000));
+    trials.extend(gate_up::trials());
     trials.extend(schedules::trials(if all { 64 } else { 4 }));
     for (name, fault) in copies::FAULTS {
         trials.push(trial(format!("faults::{name}"), move || found(fault)));

@@ -4,6 +4,7 @@ mod copies;
 
 mod facts;
 mod faults;
+mod gate_up;
 mod gemm;
 mod instructions;
 mod large;
@@ -27,6 +28,7 @@ fn main() {
     trials.extend(instructions::trials());
     trials.extend(wgmma::trials());
     trials.extend(gemm::trials(|_| true));
+    trials.extend(gate_up::trials());
     trials.extend(library::trials());
     trials.extend(layer::trials());
     if std::env::var_os("MOK_TEST_ALL").is_some() {

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::memory::DevicePtr;
 
 /// A grouped GEMM that breaks a limit.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GemmError {
     /// Too many groups.
@@ -92,6 +92,34 @@ pub enum GemmError {
         /// Elements.
         stride: u64,
     },
+    /// Gate and up with different strides.
+    #[error(
+        "gate-and-up: the {what} stride of gate is {gate} elements and up's is {up}; \
+         one launch takes weights with the same strides"
+    )]
+    Unlike {
+        /// `"row"` or `"group"`.
+        what: &'static str,
+        /// Elements.
+        gate: u64,
+        /// Elements.
+        up: u64,
+    },
+    /// Gate and up at a distance that no tensor map states.
+    #[error(
+        "gate-and-up: gate and up are {bytes} bytes apart; one launch takes a positive multiple of 16 \
+         under 2^40"
+    )]
+    Apart {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// A clamp that isn't one.
+    #[error("gate-and-up: the limit is {limit}, not a positive number")]
+    Limit {
+        /// The limit.
+        limit: f32,
+    },
     /// A matrix that reaches past its buffer.
     #[error("grouped GEMM: {what} needs {needed} bytes, and its buffer has {bytes}")]
     Bytes {
@@ -141,14 +169,11 @@ pub enum GemmError {
 impl GemmCall {
     /// Checks every limit, without a device.
     pub fn check(&self) -> Result<()> {
-        self.check_sizes()?;
+        self.check_sizes(1)?;
         if self.rows.groups == 0 {
             return Ok(());
         }
-        address("group sizes", self.rows.sizes, 4)?;
-        if let Some(word) = self.rows.overflow {
-            address("overflow word", word, 8)?;
-        }
+        self.check_group_rows()?;
         self.placed_a().check("A", 2)?;
         self.placed_b().check("B", 2)?;
         self.placed_d()
@@ -161,7 +186,16 @@ impl GemmCall {
         Ok(())
     }
 
-    fn check_sizes(&self) -> Result<(), GemmError> {
+    /// Where the groups' sizes are and an overflow is told.
+    pub(super) fn check_group_rows(&self) -> Result<(), GemmError> {
+        address("group sizes", self.rows.sizes, 4)?;
+        match self.rows.overflow {
+            Some(word) => address("overflow word", word, 8),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn check_sizes(&self, times: u64) -> Result<(), GemmError> {
         let rows = &self.rows;
         if rows.groups > MAX_GROUPS {
             return Err(GemmError::Groups {
@@ -191,7 +225,7 @@ impl GemmCall {
                 sink: self.sink,
             });
         }
-        match self.tiles() {
+        match self.tiles(times) {
             tiles if tiles > u32::MAX.into() => Err(GemmError::Tiles { tiles }),
             _ => Ok(()),
         }
@@ -211,7 +245,7 @@ fn address(what: &'static str, address: DevicePtr, align: u64) -> Result<(), Gem
 }
 
 impl Placed {
-    fn check(&self, what: &'static str, element: u64) -> Result<(), GemmError> {
+    pub(super) fn check(&self, what: &'static str, element: u64) -> Result<(), GemmError> {
         // Nothing is there, so nothing is read; an empty buffer's address is null.
         if self.rows == 0 {
             return Ok(());

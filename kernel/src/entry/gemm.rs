@@ -1,4 +1,4 @@
-//! The grouped GEMM: persistent blocks of one producer and two consumer warpgroups.
+//! The grouped GEMMs: persistent blocks of one producer and two consumer warpgroups.
 //!
 //! ```text
 //! all      group sizes -> table (shared memory)            barrier
@@ -9,13 +9,17 @@
 //!
 //! Registers move from the producer to the consumers, whose sums alone are 192 a thread.
 
+use crate::gate_up::GateUpArgs;
 use crate::gemm::{GemmArgs, shared_plan};
 use crate::mma::Engine;
+use crate::ptx::tma::TensorMapRef;
 use crate::ptx::{fence, reg, shared};
+use crate::role::activate::Activate;
 use crate::role::clear::clear;
 use crate::role::load::load;
 use crate::role::multiply::multiply;
-use crate::role::product::{Maps, Product};
+use crate::role::product::{GateUp, Maps, Product};
+use crate::role::store::{Linear, WayOut};
 use crate::role::table::{self, SharedTable};
 use crate::schedule::grouped::{Problem, Tiles};
 use crate::set_max_registers;
@@ -27,13 +31,19 @@ use crate::sync::ring::Ring;
 #[repr(C, align(16))]
 pub struct TensorMapParam(pub [u64; 16]);
 
-/// The body of the three entries.
+/// The body of the entries.
 ///
 /// # Safety
 /// All threads of the block run it, launched as the entry's spec says with
-/// `shared_plan(args.groups)` bytes of dynamic shared memory; `args` and `maps` describe valid memory.
+/// `shared_plan(args.groups)` bytes of dynamic shared memory; `args`, `maps` and `way` describe
+/// valid memory.
 #[inline(always)]
-pub unsafe fn gemm<P: Product, E: Engine>(maps: Maps, args: &GemmArgs) {
+pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
+    maps: Maps,
+    problem: Problem,
+    args: &GemmArgs,
+    way: W,
+) {
     let plan = shared_plan(args.groups);
     let base = shared::dynamic_base();
     let ring = Ring::new(
@@ -41,7 +51,6 @@ pub unsafe fn gemm<P: Product, E: Engine>(maps: Maps, args: &GemmArgs) {
         base.add(plan.empty),
         base.add(plan.landed),
     );
-    let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
     let table = SharedTable::new(args.groups, base, &plan);
 
     if reg::thread_idx() == 0 {
@@ -68,12 +77,34 @@ pub unsafe fn gemm<P: Product, E: Engine>(maps: Maps, args: &GemmArgs) {
         // SAFETY: the whole warpgroup, one part each.
         unsafe {
             set_max_registers!(inc 232);
-            multiply::<P, E>(args, maps.d, warpgroup - 1, ring, base, &plan);
+            multiply::<P, E, W>(way, warpgroup - 1, ring, base, &plan);
         }
     }
 }
 
-/// Defines a kernel of this shape under a name, with the product and the engine it composes.
+/// A plain product: the body of the three forms.
+///
+/// # Safety
+/// As [`gemm`]; `d` is the tensor map of `args`' D.
+#[inline(always)]
+pub unsafe fn linear<P: Product, E: Engine>(maps: Maps, d: TensorMapRef, args: &GemmArgs) {
+    let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
+    // SAFETY: the caller's contract.
+    unsafe { gemm::<P, E, _>(maps, problem, args, Linear::<P>::new(args, d)) };
+}
+
+/// Gate-and-up.
+///
+/// # Safety
+/// As [`gemm`].
+#[inline(always)]
+pub unsafe fn gate_up<E: Engine>(maps: Maps, args: &GateUpArgs) {
+    let problem = Problem::gate_up(args.gemm.n, args.gemm.k);
+    // SAFETY: the caller's contract.
+    unsafe { gemm::<GateUp, E, _>(maps, problem, &args.gemm, Activate { args }) };
+}
+
+/// Defines a kernel of a form under a name, with the product and the engine it composes.
 #[macro_export]
 macro_rules! gemm_entry {
     ($(#[$doc:meta])* $name:ident = $literal:literal, $product:ty, $engine:ty) => {
@@ -93,9 +124,35 @@ macro_rules! gemm_entry {
                 let maps = $crate::role::product::Maps {
                     a: $crate::tensor_map_param!($literal, 0),
                     b: $crate::tensor_map_param!($literal, 1),
-                    d: $crate::tensor_map_param!($literal, 2),
                 };
-                $crate::entry::gemm::gemm::<$product, $engine>(maps, &args);
+                let d = $crate::tensor_map_param!($literal, 2);
+                $crate::entry::gemm::linear::<$product, $engine>(maps, d, &args);
+            }
+        }
+    };
+}
+
+/// Defines a gate-and-up kernel under a name, with the engine it composes.
+#[macro_export]
+macro_rules! gate_up_entry {
+    ($(#[$doc:meta])* $name:ident = $literal:literal, $engine:ty) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As its launch spec says; the maps have the product's boxes, `args` describes valid memory.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(
+            _x: $crate::entry::gemm::TensorMapParam,
+            _weights: $crate::entry::gemm::TensorMapParam,
+            args: $crate::gate_up::GateUpArgs,
+        ) {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let maps = $crate::role::product::Maps {
+                    a: $crate::tensor_map_param!($literal, 0),
+                    b: $crate::tensor_map_param!($literal, 1),
+                };
+                $crate::entry::gemm::gate_up::<$engine>(maps, &args);
             }
         }
     };
@@ -117,5 +174,9 @@ mod entries {
     gemm_entry! {
         /// `D[g, m, n] = sum_r A[r, m] B[r, n]`.
         mok_gemm_wgrad = "mok_gemm_wgrad", Wgrad, Native
+    }
+    gate_up_entry! {
+        /// `H = silu(X gate^T) * (X up^T)`.
+        mok_gate_up = "mok_gate_up", Native
     }
 }

@@ -63,7 +63,16 @@ pub mod ldmatrix {
 /// `stmatrix` of 16 columns of its sums: four 8x8 blocks, in the order of [`accumulator`]: rows
 /// 0-7 and 8-15 of the warp, then the same with the next eight columns.
 pub mod stmatrix {
-    use crate::layout::swizzle::in_tile;
+    use crate::layout::swizzle::{in_half_rows, in_tile};
+
+    /// Transposed, where the sums' rows alternate, eight and eight, between two matrices: the line
+    /// of 32 elements in the one's lines or, `apart` bytes on, in the other's.
+    ///
+    /// 16 columns further on are 16 lines, swizzled alike.
+    pub const fn alternating(thread: u32, apart: u32) -> u32 {
+        let (warp, block, line) = (thread / 32, thread % 32 / 8, thread % 8);
+        block % 2 * apart + in_half_rows(8 * (block / 2) + line, 16 * warp)
+    }
 
     /// Transposed: the sums' columns are lines, and their 64 rows a line's elements.
     ///

@@ -22,6 +22,13 @@ pub const fn in_tile(row: u32, byte: u32) -> u32 {
     swizzle128(row * ROW + byte)
 }
 
+/// Offset of a byte of row `row` in rows of 64 bytes: the 16-byte chunk index is XORed with half the
+/// row's, so that one chunk of eight neighbouring rows lies in eight bank groups here too.
+pub const fn in_half_rows(row: u32, byte: u32) -> u32 {
+    let offset = row * 64 + byte;
+    offset ^ ((offset >> 3) & 0x30)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,6 +53,23 @@ mod tests {
                 assert_eq!(offset / ROW, row, "a row stays in its 128 bytes");
                 assert_eq!(offset % ROW / 16, chunk ^ row);
                 groups |= 1 << (offset % ROW / 16);
+            }
+            assert_eq!(groups, 0xff);
+        }
+    }
+
+    #[test]
+    fn half_rows_do_so_too() {
+        let mut seen = [false; 4096];
+        for row in 0..64 {
+            let mut groups = 0u32;
+            for byte in 0..64 {
+                let offset = in_half_rows(row, byte);
+                assert_eq!((offset / 64, offset % 16), (row, byte % 16));
+                assert!(!core::mem::replace(&mut seen[offset as usize], true));
+            }
+            for other in row / 8 * 8..row / 8 * 8 + 8 {
+                groups |= 1 << (in_half_rows(other, 16 * (row % 4)) % ROW / 16);
             }
             assert_eq!(groups, 0xff);
         }

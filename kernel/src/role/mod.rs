@@ -1,5 +1,7 @@
 //! One warp's life a file, in the order in which it happens.
 
+pub mod activate;
+pub mod activation;
 pub mod clear;
 pub mod load;
 pub mod multiply;

@@ -2,13 +2,12 @@
 
 use super::order::Order;
 use super::product::Product;
-use super::store::store;
-use crate::gemm::{CHUNK, Form, GemmArgs, STAGING, SharedPlan, TILE_K};
+use super::store::{Place, WayOut};
+use crate::gemm::{CHUNK, Form, STAGING, SharedPlan, TILE_K};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
 use crate::mma::{Chunk, Engine};
 use crate::ptx::shared::SmemAddr;
-use crate::ptx::tma::TensorMapRef;
 use crate::ptx::{bulk, reg};
 use crate::sync::ring::{Consumer, Ring};
 use crate::warp_sync;
@@ -20,11 +19,10 @@ use crate::warp_sync;
 ///
 /// # Safety
 /// The 128 threads of a warpgroup run it, one warpgroup a part; the ring is
-/// initialised, `base` and `plan` are the block's, `args` describes valid memory, and `map` is D's.
+/// initialised, `base` and `plan` are the block's, `way` leads to the product's D.
 #[inline(always)]
-pub unsafe fn multiply<P: Product, E: Engine>(
-    args: &GemmArgs,
-    map: TensorMapRef,
+pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
+    way: W,
     part: u32,
     ring: Ring,
     base: SmemAddr,
@@ -82,9 +80,13 @@ pub unsafe fn multiply<P: Product, E: Engine>(
                 total.add(&sums);
             }
         }
-        let staging = base.add(plan.staging + part * STAGING);
+        let place = Place {
+            part,
+            thread,
+            staging: base.add(plan.staging + part * STAGING),
+        };
         // SAFETY: this warpgroup's part of the staging memory and of D.
-        unsafe { store::<P>(&total, args, map, &order, part, thread, staging) };
+        unsafe { way.store(&total, &order, place) };
     }
     // The block's memory holds until all of it has been copied.
     bulk::wait::<0>();

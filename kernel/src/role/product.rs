@@ -1,24 +1,23 @@
-//! The three products, as far as the roles differ: which operand is contiguous along
+//! The products, as far as the roles differ: which operand is contiguous along
 //! what, and which boxes fill a stage.
 
-use crate::gemm::{Form, STAGE_FIXED, TILE_K, boxes};
+use crate::gate_up;
+use crate::gemm::{CONSUMERS, Form, STAGE_FIXED, TILE_K, boxes};
 use crate::mma::tile::{KMajor, MnMajor, Operand, PANEL};
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma::{self, TensorMapRef};
 use crate::schedule::grouped::Tile;
 
-/// The tensor maps of a product's matrices.
+/// The tensor maps of what is multiplied.
 #[derive(Clone, Copy)]
 pub struct Maps {
     /// A's.
     pub a: TensorMapRef,
     /// B's.
     pub b: TensorMapRef,
-    /// D's.
-    pub d: TensorMapRef,
 }
 
-/// One of the three products.
+/// One of the products.
 pub trait Product {
     /// Its form.
     const FORM: Form;
@@ -35,7 +34,7 @@ pub trait Product {
     /// Issues the loads of stage `step` of `tile`, all counted by `bar`.
     ///
     /// # Safety
-    /// The maps have the boxes of [`boxes`]; the stage at `fixed` and `wide` is free and `bar`
+    /// The maps have the product's boxes ([`boxes`], [`gate_up::WEIGHTS`]); the stage at `fixed` and `wide` is free and `bar`
     /// expects the tile's [`bytes`](Product::bytes).
     unsafe fn load(
         maps: Maps,
@@ -53,6 +52,9 @@ pub struct Forward;
 pub struct Dgrad;
 /// `D[g, m, n] = sum_r A[r, m] B[r, n]`.
 pub struct Wgrad;
+
+/// [`Forward`] with gate's and up's rows in turn as B.
+pub struct GateUp;
 
 /// Panels of 64 in the fixed side's part of a stage.
 const FIXED_PANELS: u32 = crate::gemm::SIDE / boxes::PANEL;
@@ -110,6 +112,45 @@ impl Product for Forward {
                 [k, tile.fixed as i32, tile.group as i32],
                 bar,
             );
+            load_rows(maps.a, tile, k, wide, bar);
+        }
+    }
+}
+
+impl Product for GateUp {
+    const FORM: Form = Form::Forward;
+    type Fixed = KMajor;
+    type Wide = KMajor;
+
+    #[inline(always)]
+    fn bytes(tile: &Tile) -> u32 {
+        bytes_of_rows(tile)
+    }
+
+    #[inline(always)]
+    unsafe fn load(
+        maps: Maps,
+        tile: &Tile,
+        step: u32,
+        fixed: SmemAddr,
+        wide: SmemAddr,
+        bar: SmemAddr,
+    ) {
+        let k = (step * TILE_K) as i32;
+        // SAFETY: the trait's contract.
+        unsafe {
+            let mut part = 0;
+            while part < CONSUMERS {
+                let column = tile.fixed + part * gate_up::APART;
+                let from = (column / gate_up::ALTERNATION) as i32;
+                tma::load_5d(
+                    fixed.add(part * PANEL),
+                    maps.b,
+                    [k, 0, 0, from, tile.group as i32],
+                    bar,
+                );
+                part += 1;
+            }
             load_rows(maps.a, tile, k, wide, bar);
         }
     }

@@ -3,6 +3,7 @@
 use crate::ptx::cvt::{pack_bf16, unpack_bf16};
 use crate::ptx::float::fma;
 use crate::ptx::{global, reg};
+use crate::role::activation;
 use crate::role::peers::{failed, region};
 use crate::route::Route;
 use crate::unfused::{Direction, MoveArgs, PermuteArgs, SwigluArgs, WeighArgs};
@@ -178,54 +179,6 @@ pub unsafe fn permute(args: &PermuteArgs) {
     }
 }
 
-/// `silu(g) * u`, after the clamp.
-#[inline(always)]
-fn swiglu_of(gate: f32, up: f32, limit: f32) -> f32 {
-    // Comparisons that a NaN fails, so that it passes through.
-    let gate = if gate > limit { limit } else { gate };
-    let up = if up > limit { limit } else { up };
-    let up = if up < -limit { -limit } else { up };
-    gate / (1.0 + exp(-gate)) * up
-}
-
-/// `e^x`, within about one unit in the last place; infinite from 128 ln 2 on.
-///
-/// The approximate exponential and its rounded argument would be five times further off. That
-/// rounds five times as many activations the other way than exact sums would, each by 2^-8, and in
-/// a narrow layer one of them is a visible part of its row.
-#[inline(always)]
-fn exp(x: f32) -> f32 {
-    const LOG2_E: f32 = core::f32::consts::LOG2_E;
-    /// log2(e) without its first 24 bits.
-    const LOG2_E_LOW: f32 = 1.925_963e-8;
-    /// Added to a small number, its last bit counts ones.
-    const ONES: f32 = 12_582_912.0;
-    // Comparisons that a NaN fails, so that it passes through.
-    let power = x * LOG2_E;
-    let power = if power > 128.0 { 128.0 } else { power };
-    let power = if power < -126.0 { -126.0 } else { power };
-    let shifted = power + ONES;
-    let whole = shifted - ONES;
-    let rest = fma(x, LOG2_E_LOW, fma(x, LOG2_E, -whole));
-    let rest = if rest > 0.5 { 0.5 } else { rest };
-    let rest = if rest < -0.5 { -0.5 } else { rest };
-    // Taylor's series of 2^rest: what is left out is under 6e-9 of it.
-    let mut sum = 1.525_273_4e-5;
-    sum = fma(sum, rest, 1.540_353e-4);
-    sum = fma(sum, rest, 1.333_355_8e-3);
-    sum = fma(sum, rest, 9.618_129e-3);
-    sum = fma(sum, rest, 5.550_411e-2);
-    sum = fma(sum, rest, 2.402_265e-1);
-    sum = fma(sum, rest, core::f32::consts::LN_2);
-    sum = fma(sum, rest, 1.0);
-    // The exponent's bits: all of them for 128, which is infinity's.
-    let exponent = shifted
-        .to_bits()
-        .wrapping_sub(ONES.to_bits())
-        .wrapping_add(127);
-    sum * f32::from_bits(exponent << 23)
-}
-
 /// Any grid: the activation.
 ///
 /// # Safety
@@ -247,20 +200,8 @@ pub unsafe fn swiglu(args: &SwigluArgs) {
                     let at = 2 * (row as u64 * args.columns as u64 + (chunk * CHUNK) as u64);
                     let gate = global::load_v4(args.gate + at);
                     let up = global::load_v4(args.up + at);
-                    let pair = |gate: u32, up: u32| {
-                        let (g0, g1) = unpack_bf16(gate);
-                        let (u0, u1) = unpack_bf16(up);
-                        pack_bf16(swiglu_of(g0, u0, limit), swiglu_of(g1, u1, limit))
-                    };
-                    global::store_v4(
-                        args.out + at,
-                        [
-                            pair(gate[0], up[0]),
-                            pair(gate[1], up[1]),
-                            pair(gate[2], up[2]),
-                            pair(gate[3], up[3]),
-                        ],
-                    );
+                    let pair = |at: usize| activation::swiglu(gate[at], up[at], limit);
+                    global::store_v4(args.out + at, [pair(0), pair(1), pair(2), pair(3)]);
                     chunk += 32;
                 }
             }

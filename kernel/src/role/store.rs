@@ -5,7 +5,9 @@
 //! get through, a tile of weight gradients would keep it waiting for a third of its time. In forward
 //! and dgrad rows and columns change places on the way, since the sums' fixed side is D's columns.
 //!
-//! Sums that are added to bf16 go straight from registers: they are rounded once, after the addition.
+//! [`Linear`] is the way of a plain product. Sums that are added to bf16 go straight from registers: they are rounded once, after the addition.
+
+use core::marker::PhantomData;
 
 use super::order::Order;
 use super::product::Product;
@@ -21,43 +23,77 @@ use crate::ptx::{bulk, fence, global};
 use crate::{for_each_16_columns, named_sync, store_matrix};
 
 /// The named barrier of consumer 0, and the next one's of the next; 0 is the block's.
-const BARRIER: u32 = 1;
+pub(super) const BARRIER: u32 = 1;
 const _: () = assert!(BARRIER + CONSUMERS <= 16);
 
-/// Writes the half tile of consumer `part` to D.
-///
-/// # Safety
-/// The 128 threads of the warpgroup call it with settled sums; `staging` is
-/// [`STAGING`](crate::gemm::STAGING) bytes of its own; the tile's existing elements are D's,
-/// aligned to 16 bytes, and accessed by this warpgroup only; `map` is D's.
-#[inline(always)]
-pub unsafe fn store<P: Product>(
-    sums: &Accumulators,
-    args: &GemmArgs,
+/// A consumer warpgroup's half of a tile on its way out.
+#[derive(Clone, Copy)]
+pub struct Place {
+    /// Which consumer.
+    pub part: u32,
+    /// Its thread, 0 to 127.
+    pub thread: u32,
+    /// [`STAGING`](crate::gemm::STAGING) bytes of its own.
+    pub staging: SmemAddr,
+}
+
+/// Where a product's sums go.
+pub trait WayOut: Copy {
+    /// Writes a consumer's half tile.
+    ///
+    /// # Safety
+    /// The 128 threads of the warpgroup call it with settled sums; the tile's existing elements are
+    /// D's, aligned to 16 bytes, and accessed by this warpgroup only.
+    unsafe fn store(&self, sums: &Accumulators, order: &Order, place: Place);
+}
+
+/// To D, as the arguments' sink says.
+pub struct Linear<'a, P> {
+    args: &'a GemmArgs,
     map: TensorMapRef,
-    order: &Order,
-    part: u32,
-    thread: u32,
-    staging: SmemAddr,
-) {
-    let way = Way {
-        map,
-        part,
-        thread,
-        staging,
-    };
-    // SAFETY: the caller's contract.
-    unsafe {
-        match P::FORM {
-            Form::Forward | Form::Dgrad => way.rows(sums, args, order),
-            Form::Wgrad => {
-                if args.sink == Sink::F32 as u32 || args.sink == Sink::AddF32 as u32 {
-                    way.wide_panels(sums, args, order, args.sink == Sink::AddF32 as u32);
-                } else if args.sink == Sink::AddBf16 as u32 {
-                    add_bf16(sums, args, order, part, thread);
-                } else {
-                    way.panels(sums, args, order);
+    product: PhantomData<P>,
+}
+
+impl<P> Clone for Linear<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<P> Copy for Linear<'_, P> {}
+
+impl<'a, P: Product> Linear<'a, P> {
+    /// The way to the D of `args`, whose tensor map is `map`.
+    pub const fn new(args: &'a GemmArgs, map: TensorMapRef) -> Linear<'a, P> {
+        Linear {
+            args,
+            map,
+            product: PhantomData,
+        }
+    }
+}
+
+impl<P: Product> WayOut for Linear<'_, P> {
+    #[inline(always)]
+    unsafe fn store(&self, sums: &Accumulators, order: &Order, place: Place) {
+        let args = self.args;
+        let adds = args.sink == Sink::AddF32 as u32;
+        let way = Way {
+            map: self.map,
+            part: place.part,
+            thread: place.thread,
+            staging: place.staging,
+        };
+        // SAFETY: the caller's contract.
+        unsafe {
+            match P::FORM {
+                Form::Forward | Form::Dgrad => way.rows(sums, args, order),
+                Form::Wgrad if adds || args.sink == Sink::F32 as u32 => {
+                    way.wide_panels(sums, args, order, adds);
                 }
+                Form::Wgrad if args.sink == Sink::AddBf16 as u32 => {
+                    add_bf16(sums, args, order, place.part, place.thread);
+                }
+                Form::Wgrad => way.panels(sums, args, order),
             }
         }
     }
@@ -97,7 +133,7 @@ macro_rules! stage_bf16 {
     )*};
 }
 
-/// A warpgroup's way to D.
+/// A warpgroup's way to D by tensor copies.
 struct Way {
     map: TensorMapRef,
     part: u32,
@@ -109,7 +145,7 @@ impl Way {
     /// Rounded to bf16, rows and columns exchanged: the sums' 64 rows are columns of D.
     ///
     /// # Safety
-    /// As [`store`].
+    /// As [`WayOut::store`].
     #[inline(always)]
     unsafe fn rows(&self, sums: &Accumulators, args: &GemmArgs, order: &Order) {
         let (d, width) = (&sums.0, order.width());
@@ -156,7 +192,7 @@ impl Way {
     /// Rounded to bf16, as the sums lie.
     ///
     /// # Safety
-    /// As [`store`].
+    /// As [`WayOut::store`].
     #[inline(always)]
     unsafe fn panels(&self, sums: &Accumulators, args: &GemmArgs, order: &Order) {
         let (d, width) = (&sums.0, order.width());
@@ -184,7 +220,7 @@ impl Way {
     /// In f32, as the sums lie, in two turns that the staging memory has room for.
     ///
     /// # Safety
-    /// As [`store`].
+    /// As [`WayOut::store`].
     #[inline(always)]
     unsafe fn wide_panels(&self, sums: &Accumulators, args: &GemmArgs, order: &Order, add: bool) {
         let d = &sums.0;
@@ -262,7 +298,7 @@ impl Way {
 /// Adds to bf16, in f32, a pair of neighbouring sums at a time.
 ///
 /// # Safety
-/// As [`store`].
+/// As [`WayOut::store`].
 #[inline(always)]
 unsafe fn add_bf16(sums: &Accumulators, args: &GemmArgs, order: &Order, part: u32, thread: u32) {
     let rows = args.m.saturating_sub(order.row + 64 * part);

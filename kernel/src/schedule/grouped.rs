@@ -9,6 +9,7 @@
 
 use core::num::NonZeroU32;
 
+use crate::gate_up;
 use crate::gemm::{Form, MAX_WIDTH, ROW_ALIGN, SIDE, Sink, TILE_K};
 
 /// Wide tiles that share a part of the fixed side before it moves on.
@@ -50,6 +51,8 @@ pub struct Problem {
     pub k: u32,
     /// Whether D's old contents count, so that an empty group has nothing to do (wgrad).
     pub adds: bool,
+    /// Whether gate's and up's rows share a tile's fixed side (forward).
+    pub paired: bool,
 }
 
 impl Problem {
@@ -62,12 +65,36 @@ impl Problem {
             n,
             k,
             adds,
+            paired: false,
+        }
+    }
+
+    /// Gate-and-up: the forward product of twice `n` columns, of which D has half.
+    pub const fn gate_up(n: u32, k: u32) -> Problem {
+        Problem {
+            paired: true,
+            ..Problem::new(Form::Forward, 0, n, k, Sink::Bf16 as u32)
         }
     }
 
     /// Tiles along the fixed side.
     pub const fn fixed_tiles(&self) -> u32 {
-        self.fixed_extent().div_ceil(SIDE)
+        let extent = self.fixed_extent();
+        if self.paired {
+            let last = extent % SIDE;
+            extent / SIDE * 2 + (last > 0) as u32 + (last > gate_up::HALF) as u32
+        } else {
+            extent.div_ceil(SIDE)
+        }
+    }
+
+    /// Where tile `index` of the fixed side starts in it.
+    const fn fixed_start(&self, index: u32) -> u32 {
+        if self.paired {
+            index / 2 * SIDE + index % 2 * gate_up::HALF
+        } else {
+            index * SIDE
+        }
     }
 
     /// Tiles along the wide side, for a group with this many rows.
@@ -259,7 +286,7 @@ impl<T: GroupTable> Iterator for Tiles<T> {
             group,
             row_start,
             rows,
-            fixed: fixed * SIDE,
+            fixed: self.problem.fixed_start(fixed),
             wide,
             count,
         })
@@ -338,7 +365,15 @@ mod tests {
                 Form::Wgrad => (problem.m, problem.n),
                 _ => (problem.n, rows),
             };
-            for fixed in (0..fixed).step_by(SIDE as usize) {
+            let starts = (0..fixed).step_by(SIDE as usize);
+            let second = |start: u32| {
+                let start = start + gate_up::HALF;
+                (problem.paired && start < fixed).then_some(start)
+            };
+            for fixed in starts
+                .flat_map(|start| [Some(start), second(start)])
+                .flatten()
+            {
                 let mut covered = 0;
                 for _ in 0..wide.div_ceil(MAX_WIDTH) {
                     let tile = seen.next().unwrap();
@@ -372,6 +407,7 @@ mod tests {
                     for (m, n) in [(64, 64), (448, 1000), (2304, 8)] {
                         for blocks in [1, 2, 7, 132] {
                             check_cover(Problem::new(form, m, n, 192, sink as u32), rows, blocks);
+                            check_cover(Problem::gate_up(n, 192), rows, blocks);
                         }
                     }
                 }

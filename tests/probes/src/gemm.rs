@@ -5,7 +5,7 @@ use mok_kernel::ptx::cvt::unpack_bf16;
 use mok_kernel::ptx::shared::dynamic_base;
 use mok_kernel::ptx::{global, reg, shared};
 use mok_kernel::role::product::{Dgrad, Forward, Wgrad};
-use mok_kernel::{block_sync, gemm_entry};
+use mok_kernel::{block_sync, gate_up_entry, gemm_entry};
 
 use crate::spec::{CompareArgs, NaiveArgs};
 
@@ -20,6 +20,11 @@ gemm_entry! {
 gemm_entry! {
     /// Wgrad on `mma.sync`.
     probe_gemm_wgrad = "probe_gemm_wgrad", Wgrad, WarpMma
+}
+
+gate_up_entry! {
+    /// Gate-and-up on `mma.sync`.
+    probe_gate_up = "probe_gate_up", WarpMma
 }
 
 /// The bf16 with this index as f32.

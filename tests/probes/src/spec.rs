@@ -1,8 +1,8 @@
 //! Launch specs and arguments of the probes.
 
 use bytemuck::{Pod, Zeroable};
-use mok_kernel::gemm;
 use mok_kernel::launch::{LaunchSpec, Param};
+use mok_kernel::{gate_up, gemm};
 
 /// Arguments of most probes.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -150,6 +150,8 @@ specs! {
     WARP_DGRAD = warp_gemm("probe_gemm_dgrad", &gemm::DGRAD);
     /// Likewise.
     WARP_WGRAD = warp_gemm("probe_gemm_wgrad", &gemm::WGRAD);
+    /// Likewise.
+    WARP_GATE_UP = warp_gemm("probe_gate_up", &gate_up::GATE_UP);
     /// wgmma with N = 8.
     WGMMA_8 = spec("probe_wgmma_8", 128, 1, TWO_MAPS);
     /// N = 16.
