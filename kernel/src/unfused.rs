@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! schedule  publish -> signal -> count -> place -> scatter -> signal
-//! forward   (copy x) -> signal -> dispatch -> gate, up (GEMM) -> swiglu -> down (GEMM)
-//!           -> combine -> signal -> weigh
+//! forward   (copy x) -> signal -> dispatch -> gate-and-up -> down -> combine -> signal -> weigh
 //! ```
 //!
 //! Where ranks do not reach each other's memory, the rows travel by a library's all-to-all, and
@@ -11,9 +10,11 @@
 //!
 //! ```text
 //! schedule  (all-to-all of routes) -> count -> place -> scatter
-//! forward   (copy x) -> permute -> (all-to-all) -> permute -> gate, up -> swiglu -> down
-//!           -> permute -> (all-to-all) -> weigh
+//! forward   (copy x) -> permute -> (all-to-all) -> permute -> gate-and-up -> down -> permute
+//!           -> (all-to-all) -> weigh
 //! ```
+//!
+//! Where gate and up don't lie alike, gate-and-up is two products and `swiglu`.
 //!
 //! Every kernel first looks whether its rank has failed, and then does nothing; `weigh` fills
 //! the output with NaN.

@@ -2,9 +2,12 @@
 
 use std::cell::Cell;
 
-use mok::layer::{MoeConfig, Transport};
-use mok::{Completion, Device, EmulatorConfig};
+use half::bf16;
+use mok::gemm::{GateUpCall, Matrix};
+use mok::layer::{MoeConfig, MoeLayer, Transport, Weights};
+use mok::{Completion, Device, EmulatorConfig, Groups};
 use mok_tests::layer::{Problem, Routing};
+use mok_tests::rank::{Rank, on_ranks};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -36,6 +39,35 @@ fn outputs_are_right_and_the_same_for_any_number_of_ranks() {
         let others = exchanged.outputs(&ranks(tokens.len(), 8), 2);
         assert!(others == outputs, "{tokens:?} by exchange");
     }
+}
+
+/// One launch takes gate and up where they lie alike, two products and the activation else.
+#[test]
+fn weights_that_lie_differently_give_the_same_bits() {
+    let config = MoeConfig::new(3, 192, 192, 2, 40).with_shared(64);
+    let problem = Problem::new(config.with_swiglu_limit(0.5), &[40], Routing::Loose, 11);
+    let outputs = on_ranks(ranks(1, 3), |device, group| {
+        let mut rank = Rank::new(&problem, &device, &group).unwrap();
+        let together = rank.output().unwrap();
+        let [gate, up, down, shared @ ..] = rank.weights.each_ref().map(Matrix::of);
+        let (rows, hidden) = (rank.weights[0].len() / 192, 192);
+        let mut wide = vec![bf16::NAN; rows * (hidden + 8)];
+        let values = rank.weights[0].to_vec().unwrap();
+        for (to, row) in wide.chunks_mut(hidden + 8).zip(values.chunks(hidden)) {
+            to[..hidden].copy_from_slice(row);
+        }
+        let wide = device.buffer_from(&wide).unwrap();
+        let other = Matrix::of(&wide).with_row_stride(hidden as u64 + 8);
+        let groups = Groups::new(&[1; 3]).unwrap().at(wide.ptr());
+        let call = |gate| GateUpCall::new(groups, 192, 192, down, [gate, up], down);
+        assert!(call(gate).fits() && !call(other).fits());
+        let [shared_gate, shared_up, shared_down] = shared;
+        let weights = Weights::new(other, up, down);
+        let weights = weights.with_shared(shared_gate, shared_up, shared_down);
+        rank.layer = MoeLayer::new(&rank.workspace, weights).unwrap();
+        (together, rank.output().unwrap())
+    });
+    assert!(outputs[0].0 == outputs[0].1);
 }
 
 /// Layers, tokens of each rank, routing and seeds, as small as shows anything.

@@ -237,3 +237,6 @@ impl GroupedGemm {
         unsafe { launch.arg(&call.args()?).enqueue(stream) }
     }
 }
+
+#[cfg(test)]
+mod tests;

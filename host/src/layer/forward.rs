@@ -10,7 +10,7 @@ use super::error::LayerError;
 use super::schedule::Schedule;
 use super::workspace::Workspace;
 use crate::error::Result;
-use crate::gemm::{GemmCall, GroupRows, Matrix};
+use crate::gemm::{GateUpCall, GemmCall, GroupRows, Matrix};
 use crate::memory::DevicePtr;
 use crate::module::Kernel;
 use crate::stream::Stream;
@@ -200,45 +200,48 @@ impl MoeLayer {
         for (what, ptr) in [("x", x), ("router_weights", router_weights), ("out", out)] {
             check_pointer(what, ptr, tokens.into())?;
         }
-        for call in self.calls(schedule).into_iter().flatten() {
-            call.check()?;
+        for expert in self.calls(schedule).iter().flatten() {
+            expert.check()?;
         }
         Ok(tokens)
     }
 
-    /// The GEMMs of a pass: gate, up and down of the routed experts, then of the shared one.
-    fn calls(&self, schedule: &Schedule) -> [Option<GemmCall>; 6] {
+    /// The products of a pass: of the routed experts, and of the shared one.
+    fn calls(&self, schedule: &Schedule) -> [Option<Expert>; 2] {
         let workspace = &*self.workspace;
         let (config, buffers) = (&workspace.config, workspace.buffers());
-        let three =
+        let limit = config.swiglu_limit.unwrap_or(f32::INFINITY);
+        let expert =
             |groups: GroupRows, inner: u32, x: Matrix, weights: [Matrix; 3], to: [Matrix; 3]| {
                 let ([gate, up, down], [gated, upped, out]) = (weights, to);
-                [
-                    GemmCall::forward(groups, inner, config.hidden, x, gate, gated),
-                    GemmCall::forward(groups, inner, config.hidden, x, up, upped),
-                    GemmCall::forward(groups, config.hidden, inner, gated, down, out),
-                ]
+                let hidden = config.hidden;
+                let both = GateUpCall::new(groups, inner, hidden, x, [gate, up], gated);
+                let both = both.with_limit(limit);
+                Expert {
+                    gate_up: match both.fits() {
+                        true => GateUp::Together(both),
+                        false => {
+                            GateUp::Apart([(gate, gated), (up, upped)].map(|(weights, to)| {
+                                GemmCall::forward(groups, inner, hidden, x, weights, to)
+                            }))
+                        }
+                    },
+                    down: GemmCall::forward(groups, hidden, inner, gated, down, out),
+                }
             };
-        let mut calls = [None; 6];
         let Weights {
             gate,
             up,
             down,
             shared,
         } = self.weights;
-        if workspace.local_experts() > 0 {
+        let routed = (workspace.local_experts() > 0).then(|| {
             let rows = Matrix::of(&buffers.rows);
             let to = [Matrix::of(&buffers.gate), Matrix::of(&buffers.up), rows];
-            let routed = three(
-                schedule.groups(),
-                config.intermediate,
-                rows,
-                [gate, up, down],
-                to,
-            );
-            calls[..3].copy_from_slice(&routed.map(Some));
-        }
-        if let Some(SharedWeights { gate, up, down }) = shared {
+            let inner = config.intermediate;
+            expert(schedule.groups(), inner, rows, [gate, up, down], to)
+        });
+        let shared = shared.map(|SharedWeights { gate, up, down }| {
             let (region, plan) = workspace.region();
             let x = Matrix::new(DevicePtr::from_raw(region + plan.x));
             let to = [
@@ -247,11 +250,33 @@ impl MoeLayer {
                 &buffers.shared_out,
             ]
             .map(Matrix::of);
-            let group = schedule.shared_group();
-            let all = three(group, config.shared_intermediate, x, [gate, up, down], to);
-            calls[3..].copy_from_slice(&all.map(Some));
+            let inner = config.shared_intermediate;
+            expert(schedule.shared_group(), inner, x, [gate, up, down], to)
+        });
+        [routed, shared]
+    }
+}
+
+/// The products of an expert, or of all routed ones.
+struct Expert {
+    gate_up: GateUp,
+    down: GemmCall,
+}
+
+/// One launch where the weights lie alike; else two, with the activation behind them. The bits are
+/// the same.
+enum GateUp {
+    Together(GateUpCall),
+    Apart([GemmCall; 2]),
+}
+
+impl Expert {
+    fn check(&self) -> Result<()> {
+        match &self.gate_up {
+            GateUp::Together(both) => both.check()?,
+            GateUp::Apart([gate, up]) => gate.check().and_then(|()| up.check())?,
         }
-        calls
+        self.down.check()
     }
 }
 
@@ -319,14 +344,14 @@ impl Pass<'_> {
         let workspace = self.workspace();
         let (region, plan) = workspace.region();
         let bytes = 2 * u64::from(self.tokens) * u64::from(workspace.config.hidden);
-        let [.., gate, up, down] = self.layer.calls(self.schedule);
+        let [_, shared] = self.layer.calls(self.schedule);
         // SAFETY: this function's contract.
         unsafe {
             workspace.copy(
                 (DevicePtr::from_raw(region + plan.x), x, bytes),
                 self.stream,
             )?;
-            self.expert([gate, up, down], None)
+            self.expert(shared, None)
         }
     }
 
@@ -335,19 +360,39 @@ impl Pass<'_> {
     /// # Safety
     /// As [`Pass::enqueue`].
     pub(super) unsafe fn routed(&self) -> Result<()> {
-        let [gate, up, down, ..] = self.layer.calls(self.schedule);
+        let [routed, _] = self.layer.calls(self.schedule);
         // SAFETY: this function's contract.
-        unsafe { self.expert([gate, up, down], Some(self.schedule.routes())) }
+        unsafe { self.expert(routed, Some(self.schedule.routes())) }
     }
 
     /// Gate and up, the activation, down; of the rows that have a route, or of every token.
     ///
     /// # Safety
     /// As [`Pass::enqueue`].
-    unsafe fn expert(&self, calls: [Option<GemmCall>; 3], routes: Option<u64>) -> Result<()> {
-        let [Some(gate), Some(up), Some(down)] = calls else {
+    unsafe fn expert(&self, expert: Option<Expert>, routes: Option<u64>) -> Result<()> {
+        let Some(Expert { gate_up, down }) = expert else {
             return Ok(());
         };
+        let (gemm, stream) = (&self.workspace().gemm, self.stream);
+        // SAFETY: this function's contract.
+        unsafe {
+            match gate_up {
+                GateUp::Together(both) => gemm.enqueue_gate_up(&both, stream)?,
+                GateUp::Apart([gate, up]) => {
+                    gemm.enqueue(&gate, stream)?;
+                    gemm.enqueue(&up, stream)?;
+                    self.activate(routes)?;
+                }
+            }
+            gemm.enqueue(&down, stream)
+        }
+    }
+
+    /// The activation of gate and up as they stand in the workspace.
+    ///
+    /// # Safety
+    /// As [`Pass::enqueue`].
+    unsafe fn activate(&self, routes: Option<u64>) -> Result<()> {
         let workspace = &*self.layer.workspace;
         let (config, buffers, stream) = (&workspace.config, workspace.buffers(), self.stream);
         let (gated, upped, columns, row_total, rows) = match routes {
@@ -379,16 +424,13 @@ impl Pass<'_> {
         let grid = workspace.row_grid(rows.into());
         // SAFETY: this function's contract.
         unsafe {
-            workspace.gemm.enqueue(&gate, stream)?;
-            workspace.gemm.enqueue(&up, stream)?;
             workspace
                 .kernels
                 .swiglu
                 .launch()
                 .grid(grid)
                 .arg(&args)
-                .enqueue(stream)?;
-            workspace.gemm.enqueue(&down, stream)
+                .enqueue(stream)
         }
     }
 
