@@ -4,23 +4,41 @@ mod mutations;
 mod seeds;
 
 use half::bf16;
-use mok::gemm::{Form, GemmCall, GroupedGemm, Matrix, Sink};
+use mok::gemm::{Form, GateUpCall, GemmCall, GroupedGemm, Matrix, Sink};
 use mok::{Arch, Completion, Device, EmulatorConfig, Error, Groups, Module};
+use mok_kernel::gate_up::GATE_UP;
 
 /// When asynchronous work completes, all ways.
 const COMPLETIONS: [Completion; 3] = [Completion::Random, Completion::Early, Completion::Late];
 
-/// A product: which, where to, and how long its contraction is (forward, dgrad).
+/// A kernel that multiplies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Entry {
+    Plain(Form),
+    GateUp,
+}
+
+impl Entry {
+    /// Its name in the PTX.
+    fn name(self) -> &'static str {
+        match self {
+            Entry::Plain(form) => form.spec().entry,
+            Entry::GateUp => GATE_UP.entry,
+        }
+    }
+}
+
+/// A product: whose, where to, and how long its contraction is (but for wgrad).
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    form: Form,
+    entry: Entry,
     sink: Sink,
     depth: usize,
 }
 
 /// 10 stages are two chunks, and more than the ring has; 4 are what it has, so that the end comes
 /// to the stage where the last tile began.
-const CASES: [Case; 8] = [
+const CASES: [Case; 10] = [
     case(Form::Forward, Sink::Bf16, 640),
     case(Form::Forward, Sink::Bf16, 256),
     case(Form::Dgrad, Sink::Bf16, 640),
@@ -29,10 +47,25 @@ const CASES: [Case; 8] = [
     case(Form::Wgrad, Sink::F32, 0),
     case(Form::Wgrad, Sink::AddF32, 0),
     case(Form::Wgrad, Sink::AddBf16, 0),
+    GATE_AND_UP,
+    Case {
+        depth: 256,
+        ..GATE_AND_UP
+    },
 ];
 
+const GATE_AND_UP: Case = Case {
+    entry: Entry::GateUp,
+    sink: Sink::Bf16,
+    depth: 640,
+};
+
 const fn case(form: Form, sink: Sink, depth: usize) -> Case {
-    Case { form, sink, depth }
+    Case {
+        entry: Entry::Plain(form),
+        sink,
+        depth,
+    }
 }
 
 /// The PTX that the library ships for Hopper.
@@ -55,59 +88,80 @@ fn integers(count: usize, seed: u32) -> Vec<bf16> {
 /// Sizes of 34 groups (more than a warp has threads), with tails in rows and in depth.
 ///
 /// As a contraction, 520 rows are more stages than a chunk has and than the ring has; 40 are less
-/// than one, and 64 are one exactly. As a wide side they are tiles of five widths.
-fn sizes() -> Vec<u32> {
+/// than one, and 64 are one exactly. As a wide side they are tiles of five widths. Gate-and-up,
+/// whose tiles are twice as many, does without the many rows.
+fn sizes(entry: Entry) -> Vec<u32> {
     let mut sizes = vec![0; 34];
     sizes[..5].copy_from_slice(&[520, 0, 40, 129, 64]);
+    if entry == Entry::GateUp {
+        sizes[0] = 9;
+    }
     sizes[33] = 1;
     sizes
 }
 
-/// D of one product on an emulated GPU of two SMs, or what was found.
+/// What one kernel writes on an emulated GPU of two SMs, or what was found.
 ///
 /// Each block has several tiles, so that stages, staging memory and barriers are used again and
 /// again. Of the fixed side, both consumers have a part.
 fn product(ptx: &str, case: Case, config: EmulatorConfig) -> Result<Vec<u8>, Error> {
-    let Case { form, sink, depth } = case;
-    let (n, k) = match form {
-        Form::Forward => (72, depth),
-        Form::Dgrad => (depth, 72),
+    let Case { entry, sink, depth } = case;
+    let (n, k) = match entry {
+        Entry::Plain(Form::Forward) | Entry::GateUp => (72, depth),
+        Entry::Plain(Form::Dgrad) => (depth, 72),
         // In two tiles, of 192 and 120.
-        Form::Wgrad => (72, 312),
+        Entry::Plain(Form::Wgrad) => (72, 312),
     };
     let device = Device::emulated(EmulatorConfig { sms: 2, ..config })?;
     let module = Module::from_ptx(&device, ptx)?;
     let gemm = GroupedGemm::from_module(&device, &module)?;
-    let groups = Groups::new(&sizes())?;
+    let groups = Groups::new(&sizes(entry))?;
     let sizes = device.buffer_from(groups.sizes())?;
     let rows = groups.capacity() as usize;
     let x = device.buffer_from(&integers(rows * k, 1))?;
     let dy = device.buffer_from(&integers(rows * n, 2))?;
     let w = device.buffer_from(&integers(groups.len() * n * k, 3))?;
-    let elements = match form {
-        Form::Forward => rows * n,
-        Form::Dgrad => rows * k,
-        Form::Wgrad => groups.len() * n * k,
+    let up = device.buffer_from(&integers(groups.len() * n * k, 4))?;
+    let elements = match entry {
+        Entry::Plain(Form::Forward) | Entry::GateUp => rows * n,
+        Entry::Plain(Form::Dgrad) => rows * k,
+        Entry::Plain(Form::Wgrad) => groups.len() * n * k,
     };
     let old = vec![bf16::ONE; elements * sink.element_size() as usize / 2];
-    let d = device.buffer_from(&old)?;
+    let results = [(); 3].map(|()| device.buffer_from(&old));
+    let [d, kept_gate, kept_up] = results;
+    let (d, kept_gate, kept_up) = (d?, kept_gate?, kept_up?);
     let at = groups.at(sizes.ptr());
-    let [x, dy, w] = [&x, &dy, &w].map(Matrix::of);
+    let [x, dy, w, up, to, to_gate, to_up] =
+        [&x, &dy, &w, &up, &d, &kept_gate, &kept_up].map(Matrix::of);
     let (n, k) = (n as u32, k as u32);
-    let call = match form {
-        Form::Forward => GemmCall::forward(at, n, k, x, w, Matrix::of(&d)),
-        Form::Dgrad => GemmCall::dgrad(at, k, n, dy, w, Matrix::of(&d)),
-        Form::Wgrad => GemmCall::wgrad(at, n, k, dy, x, Matrix::of(&d)),
-    };
-    let call = call.with_sink(sink);
     let stream = device.stream()?;
     // SAFETY: the buffers live until the synchronisation, and only this call uses them.
-    unsafe { gemm.enqueue(&call, &stream) }?;
+    unsafe {
+        match entry {
+            Entry::Plain(form) => {
+                let call = match form {
+                    Form::Forward => GemmCall::forward(at, n, k, x, w, to),
+                    Form::Dgrad => GemmCall::dgrad(at, k, n, dy, w, to),
+                    Form::Wgrad => GemmCall::wgrad(at, n, k, dy, x, to),
+                };
+                gemm.enqueue(&call.with_sink(sink), &stream)?;
+            }
+            Entry::GateUp => {
+                let call = GateUpCall::new(at, n, k, x, [w, up], to).keeping(to_gate, to_up);
+                gemm.enqueue_gate_up(&call, &stream)?;
+            }
+        }
+    }
     stream.synchronize()?;
-    let bits = d
-        .to_vec()?
-        .iter()
-        .flat_map(|value| value.to_bits().to_le_bytes())
-        .collect();
+    let mut bits = Vec::new();
+    for result in [&d, &kept_gate, &kept_up] {
+        let values = result.to_vec()?;
+        bits.extend(
+            values
+                .iter()
+                .flat_map(|value| value.to_bits().to_le_bytes()),
+        );
+    }
     Ok(bits)
 }

@@ -4,7 +4,7 @@ use mok::gemm::Form;
 use mok::{Completion, EmulatorConfig};
 use rayon::prelude::*;
 
-use super::{CASES, COMPLETIONS, Case, product, shipped};
+use super::{CASES, COMPLETIONS, Case, Entry, product, shipped};
 
 /// Widths of the product, each with an arm of its own.
 const WIDTHS: usize = 20;
@@ -22,10 +22,10 @@ const REDUNDANT_EARLY: [(&str, &str); 1] = [(
 )];
 
 /// Of the lines with this text, how many can be deleted, and why. The others can't.
-fn spared(form: Form) -> &'static [(&'static str, usize, &'static str)] {
-    match form {
-        Form::Forward | Form::Dgrad => &[("mbarrier.init", 4, "without a relay nobody uses them")],
-        Form::Wgrad => &[],
+fn spared(entry: Entry) -> &'static [(&'static str, usize, &'static str)] {
+    match entry {
+        Entry::Plain(Form::Wgrad) => &[],
+        _ => &[("mbarrier.init", 4, "without a relay nobody uses them")],
     }
 }
 
@@ -50,8 +50,8 @@ const SYNCHRONISES: [&str; 8] = [
 ];
 
 /// The lines of a kernel, from its entry to the next.
-fn lines_of(ptx: &str, form: Form) -> std::ops::Range<usize> {
-    let name = format!(".entry mok_gemm_{}(", form.name());
+fn lines_of(ptx: &str, entry: Entry) -> std::ops::Range<usize> {
+    let name = format!(".entry {}(", entry.name());
     let entries = ptx
         .lines()
         .enumerate()
@@ -111,9 +111,9 @@ fn arm(line: &str) -> Option<(&str, u32)> {
     Some((what, width.parse().ok()?))
 }
 
-/// A form's kernel, and what it gives.
+/// A kernel, and what it gives.
 struct Kernel<'a> {
-    form: Form,
+    entry: Entry,
     lines: Vec<&'a str>,
     right: Vec<(Case, Vec<u8>)>,
 }
@@ -189,12 +189,17 @@ impl Kernel<'_> {
         let (here, elsewhere) = (widths(reached), widths(unreached));
         let [some, others] = [&here, &elsewhere].map(|widths| &widths[".fence"]);
         for (what, widths) in &here {
-            assert_eq!(widths, some, "{:?}: {what}", self.form);
-            assert_eq!(elsewhere.get(what), Some(others), "{:?}: {what}", self.form);
+            assert_eq!(widths, some, "{:?}: {what}", self.entry);
+            assert_eq!(
+                elsewhere.get(what),
+                Some(others),
+                "{:?}: {what}",
+                self.entry
+            );
         }
         assert_eq!(here.len(), elsewhere.len());
         assert!(some.len() > 1, "{some:?}");
-        assert_eq!(some.len() + others.len(), WIDTHS, "{:?}", self.form);
+        assert_eq!(some.len() + others.len(), WIDTHS, "{:?}", self.entry);
         // Without a tag: as many for each width.
         let mut plain: BTreeMap<&str, usize> = BTreeMap::new();
         for &at in unreached
@@ -209,7 +214,7 @@ impl Kernel<'_> {
             assert!(
                 ["try_wait", "arrive"].contains(&what) && count.is_multiple_of(others.len()),
                 "{:?}: {count} times {what} unreached, {} widths",
-                self.form,
+                self.entry,
                 others.len()
             );
         }
@@ -223,19 +228,19 @@ struct Outcome {
     survives: bool,
 }
 
-fn caught(form: Form) {
+fn caught(entry: Entry) {
     let lines: Vec<&str> = shipped().lines().collect();
-    let cases = CASES.into_iter().filter(|case| case.form == form);
+    let cases = CASES.into_iter().filter(|case| case.entry == entry);
     let right = cases.map(|case| {
         let d = product(shipped(), case, EmulatorConfig::default());
         (case, d.unwrap())
     });
     let kernel = Kernel {
-        form,
+        entry,
         right: right.collect(),
         lines,
     };
-    let all: Vec<usize> = lines_of(shipped(), form)
+    let all: Vec<usize> = lines_of(shipped(), entry)
         .filter(|&at| !mutants(&kernel.lines, at).is_empty())
         .collect();
     let (mut reached, mut left) = (BTreeSet::new(), all);
@@ -277,28 +282,33 @@ fn caught(form: Form) {
     let reached: Vec<usize> = reached.into_iter().collect();
     assert!(reached.len() > 20, "{reached:?}");
     kernel.check_unreached(&reached, &unreached);
-    for (part, count, why) in spared(form) {
+    for (part, count, why) in spared(entry) {
         let before = wrong.len();
         wrong.retain(|&at, _| !kernel.lines[at].contains(part));
-        assert_eq!(before - wrong.len(), *count, "{form:?}, {part}: {why}");
+        assert_eq!(before - wrong.len(), *count, "{entry:?}, {part}: {why}");
     }
     assert!(
         wrong.is_empty(),
-        "{form:?}: what is needed was not missed, or what is not was:\n{wrong:#?}"
+        "{entry:?}: what is needed was not missed, or what is not was:\n{wrong:#?}"
     );
 }
 
 #[test]
 fn all_that_forward_synchronises_is_needed() {
-    caught(Form::Forward);
+    caught(Entry::Plain(Form::Forward));
 }
 
 #[test]
 fn all_that_dgrad_synchronises_is_needed() {
-    caught(Form::Dgrad);
+    caught(Entry::Plain(Form::Dgrad));
 }
 
 #[test]
 fn all_that_wgrad_synchronises_is_needed() {
-    caught(Form::Wgrad);
+    caught(Entry::Plain(Form::Wgrad));
+}
+
+#[test]
+fn all_that_gate_up_synchronises_is_needed() {
+    caught(Entry::GateUp);
 }

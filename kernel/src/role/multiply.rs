@@ -7,8 +7,8 @@ use crate::gemm::{CHUNK, Form, STAGING, SharedPlan, TILE_K};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
 use crate::mma::{Chunk, Engine};
+use crate::ptx::reg;
 use crate::ptx::shared::SmemAddr;
-use crate::ptx::{bulk, reg};
 use crate::sync::ring::{Consumer, Ring};
 use crate::warp_sync;
 
@@ -88,6 +88,5 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
         // SAFETY: this warpgroup's part of the staging memory and of D.
         unsafe { way.store(&total, &order, place) };
     }
-    // The block's memory holds until all of it has been copied.
-    bulk::wait::<0>();
+    way.finish();
 }

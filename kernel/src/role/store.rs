@@ -45,6 +45,9 @@ pub trait WayOut: Copy {
     /// The 128 threads of the warpgroup call it with settled sums; the tile's existing elements are
     /// D's, aligned to 16 bytes, and accessed by this warpgroup only.
     unsafe fn store(&self, sums: &Accumulators, order: &Order, place: Place);
+
+    /// Waits until nothing reads the staging memory any more.
+    fn finish(&self) {}
 }
 
 /// To D, as the arguments' sink says.
@@ -96,6 +99,11 @@ impl<P: Product> WayOut for Linear<'_, P> {
                 Form::Wgrad => way.panels(sums, args, order),
             }
         }
+    }
+
+    #[inline(always)]
+    fn finish(&self) {
+        bulk::wait::<0>();
     }
 }
 
