@@ -5,7 +5,8 @@
 
 One group is a plain product (torch.matmul, which is cuBLAS); more are torch._grouped_mm over packed
 rows, and DeepGEMM over rows whose groups start at multiples of 128, its padding zeros. Each answers
-in bf16, but for DeepGEMM's weight gradient, which adds to f32.
+in bf16, but for DeepGEMM's weight gradient, which adds to f32. The form "swiglu" is forward with
+PyTorch's compiled SwiGLU behind it.
 
 It takes one JSON object a line on standard input and answers with one on standard output:
   {"block": {...}}      the numbers that every tensor repeats; tensors of the yardsticks
@@ -82,13 +83,15 @@ class Case:
         self.capacity, self.device, self.block = load["capacity"], device, block
         self.from_element, self.forms = load["from_element"], load["forms"]
         self.package, self.notes, self.sides = package, [], {}
+        # What DeepGEMM writes to, by form.
+        self.deep_out = {}
         rows, groups = sum(self.sizes), len(self.sizes)
         source = lambda name, *shape: filled(block, self.from_element[name], shape, device)
         counts = torch.tensor(self.sizes, dtype=torch.int64)
         self.ends = counts.cumsum(0).to(torch.int32).to(device)
         need = lambda *forms: any(form in self.forms for form in forms)
-        w = source("w", groups, self.n, self.k) if need("forward", "dgrad") else None
-        x = source("x", rows, self.k) if need("forward", "wgrad") else None
+        w = source("w", groups, self.n, self.k) if need("forward", "dgrad", "swiglu") else None
+        x = source("x", rows, self.k) if need("forward", "wgrad", "swiglu") else None
         dy = source("dy", rows, self.n) if need("dgrad", "wgrad") else None
         if not only_deep:
             self.add_torch(groups, x, dy, w, load["swiglu"])
@@ -106,6 +109,7 @@ class Case:
             self.add("wgrad", "cublas", lambda: dy.t() @ x)
         else:
             grouped = lambda a, b: torch._grouped_mm(a, b, offs=self.ends)
+            self.add("swiglu", "torch", lambda: activate(grouped(x, w.transpose(1, 2))))
             self.add("forward", "torch", lambda: grouped(x, w.transpose(1, 2)))
             self.add("dgrad", "torch", lambda: grouped(dy, w))
             self.add("wgrad", "torch", lambda: grouped(dy.t(), x))
@@ -133,12 +137,15 @@ class Case:
             package.m_grouped_bf16_gemm_nn_contiguous(dy, w, d, ends, use_psum_layout=True)
             return d
 
-        if "forward" in self.forms:
+        if "forward" in self.forms or "swiglu" in self.forms:
             y = empty(self.n)
             self.add("forward", "deep-gemm", lambda: forward(y))
+            self.add("swiglu", "deep-gemm", lambda: activate(forward(y)))
+            self.deep_out.update(forward=y, swiglu=y)
         if "dgrad" in self.forms:
             dx = empty(self.k)
             self.add("dgrad", "deep-gemm", lambda: dgrad(dx))
+            self.deep_out.update(dgrad=dx)
         if "wgrad" in self.forms and wgrad:
             # Its padding counts as rows here, of zeros.
             depths = [(size + ALIGN - 1) // ALIGN * ALIGN for size in self.sizes]
@@ -150,6 +157,7 @@ class Case:
                 return dw
 
             self.add("wgrad", "deep-gemm", add)
+            self.deep_out.update(wgrad=dw)
 
     def padded(self, packed):
         out = packed.new_zeros(self.capacity, packed.shape[1])
@@ -180,8 +188,7 @@ class Case:
         if deep:
             # What earlier runs left there would do for a product that is never written.
             fill = 0.0 if form == "wgrad" else float("nan")
-            # The product returns its output, which is the same tensor every time.
-            self.sides[form][side]().fill_(fill)
+            self.deep_out[form].fill_(fill)
         out = self.sides[form][side]()
         if deep and form != "wgrad":
             group = torch.searchsorted(self.ends.long(), rows, right=True)

@@ -21,7 +21,7 @@ use crate::backend;
 use crate::machine::Machine;
 use crate::progress::Progress;
 use baseline::{Baseline, DEEP_GEMM, Loaded, SWIGLU, Yardstick};
-use cases::{Case, Filter, Gemm, Spread};
+use cases::{Case, Filter, Gemm, Product, Products, Spread};
 use ours::Ours;
 use report::{Contest, Own, Report, Rival, Timing, Yardsticks};
 
@@ -43,9 +43,12 @@ Examples:
   ./xtask bench gemm --case dense,qwen3.5 --form wgrad --sink bf16,add-f32
   ./xtask bench gemm --groups 64 --rows 32768 --n 4096 --k 7168 --without deep-gemm
   ./xtask bench gemm --case kimi-k2.7 --ours-only --json
+  ./xtask bench gemm --gemm gate-up --form forward,swiglu
 
 Cases are one expert-parallel rank of two: \"gate-up\" is gate and up in one product (n = 2 I,
-k = H), \"down\" the other (n = H, k = I). \"dense\" is one product of 8192^3.
+k = H), \"down\" the other (n = H, k = I). \"dense\" is one product of 8192^3. The form \"swiglu\" is
+gate and up with the activation behind them; with \"forward\" beside it, it is compared with that
+and PyTorch's compiled SwiGLU too.
 
 All of it took 64 s on an H200 with --rounds 10 --samples 1; the first run on a
 machine compiles DeepGEMM's kernels, which needs nvcc. DeepGEMM comes as the wheels sgl-deep-gemm
@@ -68,7 +71,7 @@ pub struct Args {
     #[arg(long = "routing", value_enum, value_delimiter = ',')]
     routings: Vec<Spread>,
     /// Only these forms
-    #[arg(long = "form", value_delimiter = ',', value_parser = ["forward", "dgrad", "wgrad"])]
+    #[arg(long = "form", value_delimiter = ',', value_parser = ["forward", "dgrad", "wgrad", "swiglu"])]
     forms: Vec<String>,
     /// Only these places for weight gradients
     #[arg(
@@ -181,7 +184,7 @@ pub fn run(args: &Args) -> Result<bool> {
     let sms = args.sms.unwrap_or(device.sm_count());
     let bench = Bench {
         args,
-        forms: args.filter().forms(),
+        products: args.filter().products(),
         gemm: GroupedGemm::new(&device)?.with_sms(sms)?,
         folder: tempfile::tempdir()?,
         progress: Progress::new(args.rounds * cases.len()),
@@ -222,7 +225,7 @@ pub fn run(args: &Args) -> Result<bool> {
 /// What all cases share.
 struct Bench<'a> {
     args: &'a Args,
-    forms: Vec<(Form, Vec<Sink>)>,
+    products: Products,
     device: Device,
     gemm: GroupedGemm,
     folder: tempfile::TempDir,
@@ -250,8 +253,8 @@ impl Bench<'_> {
                 self.progress.at("starting PyTorch");
                 let mut required = false;
                 for case in cases {
-                    for &(form, _) in &self.forms {
-                        required |= self.deep_gemm_required(case, form)?;
+                    for (product, _) in case.has(&self.products) {
+                        required |= self.deep_gemm_required(case, product)?;
                     }
                 }
                 let mut baseline = Baseline::start(
@@ -265,7 +268,7 @@ impl Bench<'_> {
                 report.baseline = baseline.versions.clone();
                 self.progress.at("compiling DeepGEMM's kernels");
                 let grouped = cases.iter().filter(|case| !case.is_plain());
-                let loads: Vec<Value> = grouped.map(|case| case.load(&self.forms)).collect();
+                let loads: Vec<Value> = grouped.map(|case| case.load(&self.products)).collect();
                 baseline.prepare(&loads)?;
                 Some(baseline)
             }
@@ -282,9 +285,9 @@ impl Bench<'_> {
 
     /// Whether DeepGEMM has something to say, and nobody left it out. Its weight gradient goes where
     /// ours need not, and is extra.
-    fn deep_gemm_required(&self, case: &Case, form: Form) -> Result<bool> {
+    fn deep_gemm_required(&self, case: &Case, product: Product) -> Result<bool> {
         let left_out = self.args.without.iter().any(|left| left == DEEP_GEMM);
-        let takes_part = form != Form::Wgrad && !case.is_plain();
+        let takes_part = product != Product::Form(Form::Wgrad) && !case.is_plain();
         Ok(takes_part && !left_out && self.device.arch()? == Arch::Sm90a)
     }
 
@@ -298,30 +301,31 @@ impl Bench<'_> {
         let mut rivals = match baseline {
             None => None,
             Some(baseline) => {
-                let loaded = baseline.load(case, &self.forms)?;
-                for &(form, _) in &self.forms {
-                    let there = loaded.sides(form).iter().any(|side| side == DEEP_GEMM);
+                let loaded = baseline.load(case, &self.products)?;
+                for (product, _) in case.has(&self.products) {
+                    let there = loaded.sides(product).iter().any(|side| side == DEEP_GEMM);
                     ensure!(
-                        there || !self.deep_gemm_required(case, form)?,
+                        there || !self.deep_gemm_required(case, product)?,
                         "DeepGEMM did not take part in {}, though nobody left it out",
-                        form.name()
+                        product.name()
                     );
                 }
                 Some(Rivals { baseline, loaded })
             }
         };
-        let mut ours = Ours::new(&self.device, &self.gemm, case, &self.forms, block)?;
+        let mut ours = Ours::new(&self.device, &self.gemm, case, &self.products, block)?;
         let (matmul, copy, samples) = self.rounds(case, &mut ours, rivals.as_mut())?;
         let yardsticks = rivals.as_ref().map(|rivals| {
             let baseline = &rivals.baseline;
             let (operations, bytes) = (baseline.matmul_operations, baseline.copy_bytes);
             Yardsticks::new(operations, matmul, bytes, copy)
         });
-        let mut contests = Vec::with_capacity(self.forms.len());
-        for ((form, sinks), sides) in self.forms.iter().zip(samples) {
+        let products = case.has(&self.products);
+        let mut contests: Vec<Contest> = Vec::with_capacity(products.len());
+        for ((product, sinks), sides) in products.iter().zip(samples) {
             let names = rivals
                 .as_ref()
-                .map_or(&[][..], |rivals| rivals.loaded.sides(*form));
+                .map_or(&[][..], |rivals| rivals.loaded.sides(*product));
             let (own, others) = sides.split_at(sinks.len());
             let others = names.iter().zip(others);
             let theirs: Vec<Rival> = others
@@ -329,21 +333,22 @@ impl Bench<'_> {
                 .collect();
             let own = sinks.iter().zip(own).map(|(&sink, samples)| {
                 let samples = samples.clone();
-                Own::new(case, *form, sink, samples, &theirs, yardsticks.as_ref())
+                Own::new(case, *product, sink, samples, &theirs, yardsticks.as_ref())
             });
             let mut own: Vec<Own> = own.collect();
             if let Some(rivals) = &mut rivals {
-                let differences = self.compare(case, *form, sinks, &mut ours, rivals)?;
+                let differences = self.compare(case, *product, sinks, &mut ours, rivals)?;
                 for (own, differences) in own.iter_mut().zip(differences) {
                     own.differences = differences;
                 }
             }
             contests.push(Contest {
-                form: form.name(),
+                form: product.name(),
                 ours: own,
                 theirs,
             });
         }
+        report::set_apart(&mut contests);
         Ok(Timing {
             case: case.name.clone(),
             gemm: case.gemm,
@@ -368,16 +373,15 @@ impl Bench<'_> {
     ) -> Result<(Samples, Samples, Vec<Vec<Samples>>)> {
         let (warmup, timed) = (self.args.warmup, self.args.samples);
         let (mut matmul, mut copy) = (Vec::new(), Vec::new());
-        let names: Vec<Vec<String>> = self
-            .forms
+        let products = case.has(&self.products);
+        let names: Vec<Vec<String>> = products
             .iter()
-            .map(|(form, _)| match &rivals {
-                Some(rivals) => rivals.loaded.sides(*form).to_vec(),
+            .map(|(product, _)| match &rivals {
+                Some(rivals) => rivals.loaded.sides(*product).to_vec(),
                 None => Vec::new(),
             })
             .collect();
-        let mut samples: Vec<Vec<Samples>> = self
-            .forms
+        let mut samples: Vec<Vec<Samples>> = products
             .iter()
             .zip(&names)
             .map(|((_, sinks), names)| vec![Vec::new(); sinks.len() + names.len()])
@@ -393,15 +397,16 @@ impl Bench<'_> {
                 matmul.push(rivals.baseline.measure(Yardstick::Matmul, warmup, timed)?);
                 copy.push(rivals.baseline.measure(Yardstick::Copy, warmup, timed)?);
             }
-            for (((form, sinks), names), sides) in self.forms.iter().zip(&names).zip(&mut samples) {
+            for (((product, sinks), names), sides) in products.iter().zip(&names).zip(&mut samples)
+            {
                 let count = sides.len();
                 // Each side is first in turn: none always meets the chip that another has warmed.
                 for side in (0..count).map(|side| (side + round) % count) {
                     let times = match (sinks.get(side), &mut rivals) {
-                        (Some(&sink), _) => ours.time(*form, sink, warmup, timed),
+                        (Some(&sink), _) => ours.time(*product, sink, warmup, timed),
                         (None, Some(rivals)) => {
                             let name = &names[side - sinks.len()];
-                            rivals.baseline.time(*form, name, warmup, timed)
+                            rivals.baseline.time(*product, name, warmup, timed)
                         }
                         (None, None) => continue,
                     };
@@ -417,27 +422,29 @@ impl Bench<'_> {
     fn compare(
         &self,
         case: &Case,
-        form: Form,
+        product: Product,
         sinks: &[Sink],
         ours: &mut Ours<'_>,
         rivals: &mut Rivals<'_>,
     ) -> Result<Vec<BTreeMap<String, f64>>> {
-        let wanted = case.sample(form, self.args.seed);
+        let wanted = case.sample(product, self.args.seed);
         let folder: &Path = self.folder.path();
         let mut theirs = Vec::new();
         for name in rivals
             .loaded
-            .sides(form)
+            .sides(product)
             .iter()
             .filter(|&name| name != SWIGLU)
         {
-            let columns = case.columns(form);
-            let rows = rivals.baseline.rows(form, name, &wanted, columns, folder)?;
+            let columns = case.columns(product);
+            let rows = rivals
+                .baseline
+                .rows(product, name, &wanted, columns, folder)?;
             theirs.push((name.clone(), rows));
         }
         let mut differences = Vec::new();
         for &sink in sinks {
-            let own = ours.rows(form, sink, &wanted)?;
+            let own = ours.rows(product, sink, &wanted)?;
             let from = |rows: &[f32]| {
                 let mut difference = Difference::default();
                 for (&own, &other) in own.iter().zip(rows) {

@@ -6,17 +6,16 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use half::bf16;
-use mok::gemm::{Form, Sink};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::cases::Case;
+use super::cases::{Case, Product, Products};
 use crate::bench::child::{self, Child};
 
 /// The program, carried along: it needs PyTorch, and DeepGEMM unless that is left out.
 const PROGRAM: &str = include_str!("../../../../../benches/baselines/gemm.py");
 
-/// Who else computes a form; the names are the program's.
+/// Who else computes a product; the names are the program's.
 pub const DEEP_GEMM: &str = "deep-gemm";
 /// The activation that follows gate and up; no product.
 pub const SWIGLU: &str = "swiglu";
@@ -49,9 +48,9 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Who else computes this form.
-    pub fn sides(&self, form: Form) -> &[String] {
-        self.sides.get(form.name()).map_or(&[], Vec::as_slice)
+    /// Who else computes this product.
+    pub fn sides(&self, product: Product) -> &[String] {
+        self.sides.get(product.name()).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -115,8 +114,8 @@ impl Baseline {
     }
 
     /// Loads a case, in place of the one before; every side has run once.
-    pub fn load(&mut self, case: &Case, forms: &[(Form, Vec<Sink>)]) -> Result<Loaded> {
-        let answer = self.child.call(&json!({ "load": case.load(forms) }));
+    pub fn load(&mut self, case: &Case, products: &Products) -> Result<Loaded> {
+        let answer = self.child.call(&json!({ "load": case.load(products) }));
         let answer = answer.context(
             "the baseline could not run this case (--without deep-gemm leaves DeepGEMM out, \
              --ours-only all of it)",
@@ -127,12 +126,12 @@ impl Baseline {
     /// Milliseconds of each timed launch.
     pub fn time(
         &mut self,
-        form: Form,
+        product: Product,
         side: &str,
         warmup: usize,
         timed: usize,
     ) -> Result<Vec<f32>> {
-        self.run(form.name(), side, warmup, timed)
+        self.run(product.name(), side, warmup, timed)
     }
 
     /// Milliseconds of each timed run of a yardstick.
@@ -162,16 +161,16 @@ impl Baseline {
     /// Rows of one product, counted as [`Case::sample`] does.
     pub fn rows(
         &mut self,
-        form: Form,
+        product: Product,
         side: &str,
         wanted: &[usize],
         columns: usize,
         folder: &Path,
     ) -> Result<Vec<f32>> {
         let file = folder.join("rows.bin");
-        let save = json!({ "side": side, "form": form.name(), "rows": wanted, "file": file });
+        let save = json!({ "side": side, "form": product.name(), "rows": wanted, "file": file });
         let answer = self.child.call(&json!({ "save": save }));
-        answer.with_context(|| format!("{side}, {}", form.name()))?;
+        answer.with_context(|| format!("{side}, {}", product.name()))?;
         let bytes = std::fs::read(&file)?;
         let values: Vec<f32> = bytes
             .chunks_exact(4)
@@ -180,7 +179,7 @@ impl Baseline {
         ensure!(
             values.len() == wanted.len() * columns,
             "{side}'s {} has another size",
-            form.name()
+            product.name()
         );
         Ok(values)
     }
@@ -205,6 +204,8 @@ fn check_deep_gemm(versions: &Value) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use mok::gemm::Form;
+
     use super::*;
 
     #[test]
@@ -223,8 +224,11 @@ mod tests {
     fn sides_are_those_of_the_form() {
         let answer = json!({ "sides": { "forward": ["torch", "swiglu"] }, "notes": ["a"] });
         let loaded: Loaded = serde_json::from_value(answer).expect("an answer");
-        assert_eq!(loaded.sides(Form::Forward), ["torch", "swiglu"]);
-        assert!(loaded.sides(Form::Wgrad).is_empty());
+        assert_eq!(
+            loaded.sides(Product::Form(Form::Forward)),
+            ["torch", "swiglu"]
+        );
+        assert!(loaded.sides(Product::Form(Form::Wgrad)).is_empty());
         assert_eq!(loaded.notes, ["a"]);
         assert!(serde_json::from_value::<Loaded>(json!({ "loaded": true })).is_err());
     }

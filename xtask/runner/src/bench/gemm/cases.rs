@@ -132,6 +132,36 @@ impl Spread {
     }
 }
 
+/// What is timed of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Product {
+    /// One of the three products.
+    Form(Form),
+    /// Gate and up with SwiGLU behind them, in one launch.
+    SwiGlu,
+}
+
+impl Product {
+    /// All of them.
+    pub const ALL: [Product; 4] = [
+        Product::Form(Form::Forward),
+        Product::Form(Form::Dgrad),
+        Product::Form(Form::Wgrad),
+        Product::SwiGlu,
+    ];
+
+    /// Its name in tables, and as `--form` takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Product::Form(form) => form.name(),
+            Product::SwiGlu => "swiglu",
+        }
+    }
+}
+
+/// Products, and where each one's results go.
+pub type Products = Vec<(Product, Vec<Sink>)>;
+
 /// The name of a sink, as `--sink` takes it.
 pub const fn sink_name(sink: Sink) -> &'static str {
     match sink {
@@ -157,20 +187,20 @@ fn wanted<T: PartialEq>(list: &[T], one: &T) -> bool {
 }
 
 impl Filter<'_> {
-    /// The forms, and where each one's products go.
-    pub fn forms(&self) -> Vec<(Form, Vec<Sink>)> {
+    /// The products, of the cases that have them.
+    pub fn products(&self) -> Products {
         let named = |list: &[String], name: &str| wanted(list, &name.to_owned());
-        let forms = Form::ALL
+        let products = Product::ALL
             .into_iter()
-            .filter(|form| named(self.forms, form.name()));
-        let sinks = |form| match form {
-            Form::Wgrad => Sink::ALL
+            .filter(|product| named(self.forms, product.name()));
+        let sinks = |product| match product {
+            Product::Form(Form::Wgrad) => Sink::ALL
                 .into_iter()
                 .filter(|&sink| named(self.sinks, sink_name(sink)))
                 .collect(),
-            Form::Forward | Form::Dgrad => vec![Sink::Bf16],
+            _ => vec![Sink::Bf16],
         };
-        forms.map(|form| (form, sinks(form))).collect()
+        products.map(|product| (product, sinks(product))).collect()
     }
 
     /// The cases.
@@ -308,43 +338,53 @@ impl Case {
         2.0 * self.groups.real_rows() as f64 * f64::from(self.n) * f64::from(self.k)
     }
 
-    /// Bytes that a form has to move: each operand once, weights of groups without rows not at all.
-    pub fn bytes(&self, form: Form, sink: Sink) -> f64 {
+    /// Those of some products that it has.
+    pub fn has(&self, products: &Products) -> Products {
+        let gate_up = self.gemm == Some(Gemm::GateUp);
+        let all = products.iter().cloned();
+        all.filter(|(product, _)| gate_up || *product != Product::SwiGlu)
+            .collect()
+    }
+
+    /// Bytes that a product has to move: each operand once, weights of groups without rows not at
+    /// all.
+    pub fn bytes(&self, product: Product, sink: Sink) -> f64 {
         let busy = self.groups.sizes().iter().filter(|&&size| size > 0).count() as f64;
         let (n, k) = (f64::from(self.n), f64::from(self.k));
-        let rows = 2.0 * self.groups.real_rows() as f64 * (n + k);
+        let rows = |columns: f64| 2.0 * self.groups.real_rows() as f64 * columns;
         let element = f64::from(sink.element_size());
-        match form {
-            Form::Forward | Form::Dgrad => rows + 2.0 * busy * n * k,
+        match product {
+            Product::Form(Form::Forward | Form::Dgrad) => rows(n + k) + 2.0 * busy * n * k,
             // Groups without rows get zeros, or keep what they have.
-            Form::Wgrad if sink.adds() => rows + 2.0 * element * busy * n * k,
-            Form::Wgrad => rows + element * self.groups.len() as f64 * n * k,
+            Product::Form(Form::Wgrad) if sink.adds() => rows(n + k) + 2.0 * element * busy * n * k,
+            Product::Form(Form::Wgrad) => rows(n + k) + element * self.groups.len() as f64 * n * k,
+            Product::SwiGlu => rows(n / 2.0 + k) + 2.0 * busy * n * k,
         }
     }
 
-    /// Columns of a form's output.
-    pub fn columns(&self, form: Form) -> usize {
-        match form {
-            Form::Forward => self.n as usize,
-            Form::Dgrad | Form::Wgrad => self.k as usize,
+    /// Columns of a product's output.
+    pub fn columns(&self, product: Product) -> usize {
+        match product {
+            Product::Form(Form::Forward) => self.n as usize,
+            Product::Form(Form::Dgrad | Form::Wgrad) => self.k as usize,
+            Product::SwiGlu => self.n as usize / 2,
         }
     }
 
-    /// Rows of a form's output that are compared, in order: real rows counted without padding for
-    /// forward and dgrad, group * n + m of groups that have rows for wgrad. The first and the last
-    /// are among them.
-    pub fn sample(&self, form: Form, seed: u64) -> Vec<usize> {
+    /// Rows of a product's output that are compared, in order: group * n + m of groups that have
+    /// rows for wgrad, else real rows counted without padding. The first and the last are among them.
+    pub fn sample(&self, product: Product, seed: u64) -> Vec<usize> {
         const SAMPLES: u64 = 96;
         let n = self.n as usize;
         let real = self.groups.real_rows() as usize;
         let sizes = self.groups.sizes();
         let busy: Vec<usize> = (0..sizes.len()).filter(|&group| sizes[group] > 0).collect();
-        let (count, row): (usize, Box<dyn Fn(usize) -> usize>) = match form {
-            Form::Forward | Form::Dgrad => (real, Box::new(|index| index)),
-            Form::Wgrad => (
+        let (count, row): (usize, Box<dyn Fn(usize) -> usize>) = match product {
+            Product::Form(Form::Wgrad) => (
                 busy.len() * n,
                 Box::new(|index| busy[index / n] * n + index % n),
             ),
+            _ => (real, Box::new(|index| index)),
         };
         if count == 0 {
             return Vec::new();
@@ -357,8 +397,9 @@ impl Case {
     }
 
     /// The case as the baseline loads it.
-    pub fn load(&self, forms: &[(Form, Vec<Sink>)]) -> Value {
-        let forms: Vec<&str> = forms.iter().map(|(form, _)| form.name()).collect();
+    pub fn load(&self, products: &Products) -> Value {
+        let products = self.has(products);
+        let forms: Vec<&str> = products.iter().map(|(product, _)| product.name()).collect();
         json!({
             "n": self.n, "k": self.k, "sizes": self.groups.sizes(),
             "starts": self.groups.starts(), "capacity": self.groups.capacity(),
@@ -372,6 +413,10 @@ impl Case {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const FORWARD: Product = Product::Form(Form::Forward);
+    const DGRAD: Product = Product::Form(Form::Dgrad);
+    const WGRAD: Product = Product::Form(Form::Wgrad);
 
     fn strings(names: &[&str]) -> Vec<String> {
         names.iter().map(|&name| name.to_owned()).collect()
@@ -417,11 +462,11 @@ mod tests {
         assert_eq!(cases.len(), 1);
         assert_eq!(cases[0].title(), "dsv3 down zipf");
         assert_eq!(
-            filter.forms(),
+            cases[0].has(&filter.products()),
             [
-                (Form::Forward, vec![Sink::Bf16]),
-                (Form::Dgrad, vec![Sink::Bf16]),
-                (Form::Wgrad, vec![Sink::F32, Sink::AddBf16]),
+                (FORWARD, vec![Sink::Bf16]),
+                (DGRAD, vec![Sink::Bf16]),
+                (WGRAD, vec![Sink::F32, Sink::AddBf16]),
             ]
         );
         let forms = strings(&["dgrad"]);
@@ -429,7 +474,7 @@ mod tests {
             forms: &forms,
             ..Filter::default()
         };
-        assert_eq!(filter.forms(), [(Form::Dgrad, vec![Sink::Bf16])]);
+        assert_eq!(filter.products(), [(DGRAD, vec![Sink::Bf16])]);
     }
 
     #[test]
@@ -477,16 +522,10 @@ mod tests {
         assert_eq!(case.operations(), 2.0 * 128.0 * 16.0 * 24.0);
         let rows = 128.0 * 40.0 * 2.0;
         let bytes = |form, sink| case.bytes(form, sink);
-        assert_eq!(
-            bytes(Form::Forward, Sink::Bf16),
-            rows + 2.0 * 2.0 * 16.0 * 24.0
-        );
-        assert_eq!(
-            bytes(Form::Dgrad, Sink::Bf16),
-            bytes(Form::Forward, Sink::Bf16)
-        );
+        assert_eq!(bytes(FORWARD, Sink::Bf16), rows + 2.0 * 2.0 * 16.0 * 24.0);
+        assert_eq!(bytes(DGRAD, Sink::Bf16), bytes(FORWARD, Sink::Bf16));
         // Fresh: all three groups once; added: the two with rows, read and written.
-        let wgrad = |sink| (bytes(Form::Wgrad, sink) - rows) / (16.0 * 24.0);
+        let wgrad = |sink| (bytes(WGRAD, sink) - rows) / (16.0 * 24.0);
         assert_eq!(
             Sink::ALL.map(wgrad),
             [3.0 * 2.0, 3.0 * 4.0, 2.0 * 2.0 * 4.0, 2.0 * 2.0 * 2.0]
@@ -496,20 +535,42 @@ mod tests {
     #[test]
     fn samples_are_real_rows() {
         let case = of(&[0, 3, 0, 2]);
-        assert_eq!(case.sample(Form::Forward, 1), [0, 1, 2, 3, 4]);
-        let rows = case.sample(Form::Wgrad, 1);
+        assert_eq!(case.sample(FORWARD, 1), [0, 1, 2, 3, 4]);
+        let rows = case.sample(WGRAD, 1);
         let (first, last) = (rows[0], rows[rows.len() - 1]);
         assert_eq!((first, last), (16, 63));
         assert!(rows.iter().all(|row| [1, 3].contains(&(row / 16))));
-        assert!(of(&[0]).sample(Form::Dgrad, 1).is_empty());
+        assert!(of(&[0]).sample(DGRAD, 1).is_empty());
     }
 
     #[test]
     fn the_baseline_is_told_where_groups_start() {
-        let load = of(&[5, 0, 200]).load(&[(Form::Dgrad, vec![Sink::Bf16])]);
+        let load = of(&[5, 0, 200]).load(&vec![(DGRAD, vec![Sink::Bf16])]);
         assert_eq!(load["starts"], json!([0, 128, 128]));
         assert_eq!(load["capacity"], 384);
         assert_eq!(load["forms"], json!(["dgrad"]));
         assert_eq!(load["swiglu"], false);
+        // Gate and up alone have an activation behind them.
+        let gate_up = Case {
+            gemm: Some(Gemm::GateUp),
+            ..of(&[5, 0, 200])
+        };
+        let wanted = strings(&["forward", "swiglu"]);
+        let filter = Filter {
+            forms: &wanted,
+            ..Filter::default()
+        };
+        let load = gate_up.load(&filter.products());
+        assert_eq!(load["forms"], json!(["forward", "swiglu"]));
+        assert_eq!(
+            of(&[1]).load(&filter.products())["forms"],
+            json!(["forward"])
+        );
+        let (full, half) = (
+            gate_up.bytes(FORWARD, Sink::Bf16),
+            gate_up.bytes(Product::SwiGlu, Sink::Bf16),
+        );
+        assert_eq!(full - half, 2.0 * 205.0 * 8.0);
+        assert_eq!(gate_up.columns(Product::SwiGlu), 8);
     }
 }

@@ -3,14 +3,20 @@
 use anyhow::{Result, ensure};
 use bytemuck::Pod;
 use half::bf16;
-use mok::gemm::{Form, GemmCall, GroupedGemm, Matrix, Sink};
+use mok::gemm::{Form, GateUpCall, GemmCall, GroupedGemm, Matrix, Sink};
 use mok::{Buffer, Device, Stream};
 
-use super::cases::{Case, FROM_DY, FROM_W, FROM_X};
+use super::cases::{Case, FROM_DY, FROM_W, FROM_X, Product, Products};
 use crate::bench::tiled;
 
 /// Every byte of padding, and of outputs before what is compared: a NaN in every type.
 const MARK: u8 = 0xFF;
+
+/// What is enqueued.
+enum Call {
+    Plain(GemmCall),
+    GateUp(GateUpCall),
+}
 
 /// One case on the device. What adds has an output of its own, which starts as zeros.
 pub struct Ours<'a> {
@@ -22,7 +28,7 @@ pub struct Ours<'a> {
     x: Buffer<bf16>,
     dy: Buffer<bf16>,
     w: Buffer<bf16>,
-    /// Of forward and dgrad.
+    /// Of all but wgrad.
     rows: Buffer<bf16>,
     /// Of wgrad, in the two types.
     bf16: Buffer<bf16>,
@@ -35,33 +41,37 @@ impl<'a> Ours<'a> {
         device: &Device,
         gemm: &'a GroupedGemm,
         case: &'a Case,
-        forms: &[(Form, Vec<Sink>)],
+        products: &Products,
         block: &Buffer<bf16>,
     ) -> Result<Ours<'a>> {
         let stream = device.stream()?;
         let (n, k) = (case.n as usize, case.k as usize);
         let weights = case.groups.len() * n * k;
-        let is = |form| forms.iter().any(|&(wanted, _)| wanted == form);
+        let products = case.has(products);
+        let has = |product| products.iter().any(|&(wanted, _)| wanted == product);
+        let is = |form| has(Product::Form(form));
+        let forward = is(Form::Forward) || has(Product::SwiGlu);
         // The length of what is needed, or nothing.
         let len = |needed: bool, len: usize| if needed { len } else { 0 };
         let sinks = |size| {
-            let mut all = forms.iter().filter(|(form, _)| *form == Form::Wgrad);
+            let wgrad = Product::Form(Form::Wgrad);
+            let mut all = products.iter().filter(|(product, _)| *product == wgrad);
             all.any(|(_, sinks)| sinks.iter().any(|sink| sink.element_size() == size))
         };
-        let columns = match (is(Form::Forward), is(Form::Dgrad)) {
+        let columns = match (forward, is(Form::Dgrad)) {
             (true, true) => n.max(k),
             (true, false) => n,
             (false, true) => k,
             (false, false) => 0,
         };
         let padded = |columns, start| padded(device, case, block, columns, start, &stream);
-        let w = len(is(Form::Forward) || is(Form::Dgrad), weights);
+        let w = len(forward || is(Form::Dgrad), weights);
         let ours = Ours {
             device: device.clone(),
             gemm,
             case,
             sizes: device.buffer_from(case.groups.sizes())?,
-            x: padded(len(is(Form::Forward) || is(Form::Wgrad), k), FROM_X)?,
+            x: padded(len(forward || is(Form::Wgrad), k), FROM_X)?,
             dy: padded(len(is(Form::Dgrad) || is(Form::Wgrad), n), FROM_DY)?,
             w: tiled(device, block, FROM_W, w)?,
             rows: device.buffer_filled(case.groups.capacity() as usize * columns, MARK)?,
@@ -73,32 +83,38 @@ impl<'a> Ours<'a> {
         Ok(ours)
     }
 
-    fn call(&self, form: Form, sink: Sink) -> GemmCall {
+    fn call(&self, product: Product, sink: Sink) -> Result<Call> {
         let (n, k) = (self.case.n, self.case.k);
         let at = self.case.groups.at(self.sizes.ptr());
         let [x, dy, w, rows] = [&self.x, &self.dy, &self.w, &self.rows].map(Matrix::of);
-        match form {
-            Form::Forward => GemmCall::forward(at, n, k, x, w, rows),
-            Form::Dgrad => GemmCall::dgrad(at, k, n, dy, w, rows),
-            Form::Wgrad => {
+        Ok(Call::Plain(match product {
+            Product::Form(Form::Forward) => GemmCall::forward(at, n, k, x, w, rows),
+            Product::Form(Form::Dgrad) => GemmCall::dgrad(at, k, n, dy, w, rows),
+            Product::Form(Form::Wgrad) => {
                 let d = match sink {
                     Sink::Bf16 | Sink::AddBf16 => Matrix::of(&self.bf16),
                     Sink::F32 | Sink::AddF32 => Matrix::of(&self.f32),
                 };
                 GemmCall::wgrad(at, n, k, dy, x, d).with_sink(sink)
             }
-        }
+            Product::SwiGlu => {
+                let (half, stride) = (u64::from(n / 2) * u64::from(k), u64::from(n) * u64::from(k));
+                let up = self.w.slice(half as usize..)?;
+                let both = [w, Matrix::in_slice(&up)].map(|one| one.with_group_stride(stride));
+                return Ok(Call::GateUp(GateUpCall::new(at, n / 2, k, x, both, rows)));
+            }
+        }))
     }
 
     /// Milliseconds of each timed launch; the launches follow one another without a gap.
     pub fn time(
         &mut self,
-        form: Form,
+        product: Product,
         sink: Sink,
         warmup: usize,
         timed: usize,
     ) -> Result<Vec<f32>> {
-        let call = self.call(form, sink);
+        let call = self.call(product, sink)?;
         let events = (0..timed)
             .map(|_| Ok((self.device.event()?, self.device.event()?)))
             .collect::<Result<Vec<_>>>()?;
@@ -115,33 +131,39 @@ impl<'a> Ours<'a> {
         Ok(elapsed.collect::<mok::Result<_>>()?)
     }
 
-    fn enqueue(&self, call: &GemmCall) -> mok::Result<()> {
+    fn enqueue(&self, call: &Call) -> mok::Result<()> {
         // SAFETY: all buffers live as long as the stream, which alone works on them, and no output
         // is an input.
-        unsafe { self.gemm.enqueue(call, &self.stream) }
+        unsafe {
+            match call {
+                Call::Plain(call) => self.gemm.enqueue(call, &self.stream),
+                Call::GateUp(call) => self.gemm.enqueue_gate_up(call, &self.stream),
+            }
+        }
     }
 
     /// Rows of one product, counted as [`Case::sample`] does. The output is cleared before, so that
     /// no earlier product is taken for this one.
-    pub fn rows(&mut self, form: Form, sink: Sink, wanted: &[usize]) -> Result<Vec<f32>> {
+    pub fn rows(&mut self, product: Product, sink: Sink, wanted: &[usize]) -> Result<Vec<f32>> {
         // What adds must find zeros.
         let before = if sink.adds() { 0 } else { MARK };
-        match (form, sink.element_size()) {
-            (Form::Forward | Form::Dgrad, _) => self.rows.fill(before)?,
-            (Form::Wgrad, 2) => self.bf16.fill(before)?,
-            (Form::Wgrad, _) => self.f32.fill(before)?,
+        let wgrad = product == Product::Form(Form::Wgrad);
+        match (wgrad, sink.element_size()) {
+            (false, _) => self.rows.fill(before)?,
+            (true, 2) => self.bf16.fill(before)?,
+            (true, _) => self.f32.fill(before)?,
         }
-        self.enqueue(&self.call(form, sink))?;
+        self.enqueue(&self.call(product, sink)?)?;
         self.stream.synchronize()?;
-        let columns = self.case.columns(form);
-        Ok(match (form, sink.element_size()) {
-            (Form::Forward | Form::Dgrad, _) => {
+        let columns = self.case.columns(product);
+        Ok(match (wgrad, sink.element_size()) {
+            (false, _) => {
                 let placed = wanted.iter().map(|&row| placed(self.case, row));
                 let wanted = placed.collect::<Result<Vec<_>>>()?;
                 read(&self.rows, columns, &wanted, bf16::to_f32)?
             }
-            (Form::Wgrad, 2) => read(&self.bf16, columns, wanted, bf16::to_f32)?,
-            (Form::Wgrad, _) => read(&self.f32, columns, wanted, |value| value)?,
+            (true, 2) => read(&self.bf16, columns, wanted, bf16::to_f32)?,
+            (true, _) => read(&self.f32, columns, wanted, |value| value)?,
         })
     }
 }
@@ -207,10 +229,18 @@ mod tests {
     use mok::{EmulatorConfig, fill};
 
     use super::*;
-    use crate::bench::gemm::cases::Filter;
+    use crate::bench::gemm::cases::{Filter, Gemm};
 
     /// The products of packed tensors, as the baseline has them.
-    fn expected(case: &Case, block: &[bf16], form: Form) -> Vec<f32> {
+    fn expected(case: &Case, block: &[bf16], product: Product) -> Vec<f32> {
+        let form = match product {
+            Product::Form(form) => form,
+            Product::SwiGlu => {
+                let sums = expected(case, block, Product::Form(Form::Forward));
+                let rows = sums.chunks(case.n as usize);
+                return rows.flat_map(swiglu).collect();
+            }
+        };
         let (n, k) = (case.n as usize, case.k as usize);
         let value = |from: usize, at: usize| block[(from + at) % block.len()].to_f32();
         let x = |row: usize, col: usize| value(FROM_X, row * k + col);
@@ -239,6 +269,15 @@ mod tests {
         out
     }
 
+    /// Of a row of gate and up.
+    fn swiglu(sums: &[f32]) -> Vec<f32> {
+        let (gate, up) = sums.split_at(sums.len() / 2);
+        let both = gate.iter().zip(up);
+        let rounded = both.map(|(&gate, &up)| [gate, up].map(|sum| bf16::from_f32(sum).to_f64()));
+        let values = rounded.map(|[gate, up]| gate / (1.0 + (-gate).exp()) * up);
+        values.map(|value| value as f32).collect()
+    }
+
     #[test]
     fn products_are_those_of_the_packed_tensors() {
         let device = Device::emulated(EmulatorConfig::default()).expect("an emulator");
@@ -247,11 +286,12 @@ mod tests {
         let values: Vec<bf16> = fill::integers(5, 3001, 2);
         let block = device.buffer_from(&values).expect("memory");
         let filter = Filter::default();
-        let cases = filter.custom(3, 3, 150, 16, 24).expect("cases");
-        let forms = filter.forms();
+        let mut cases = filter.custom(3, 3, 150, 16, 24).expect("cases");
+        cases[0].gemm = Some(Gemm::GateUp);
+        let products = filter.products();
         for case in &cases {
-            let mut ours = Ours::new(&device, &gemm, case, &forms, &block).expect("tensors");
-            for (form, sinks) in &forms {
+            let mut ours = Ours::new(&device, &gemm, case, &products, &block).expect("tensors");
+            for (form, sinks) in &case.has(&products) {
                 let expected = expected(case, &values, *form);
                 let wanted = case.sample(*form, 1);
                 for &sink in sinks {

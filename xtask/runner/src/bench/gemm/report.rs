@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::baseline::{DEEP_GEMM, SWIGLU};
-use super::cases::{Case, Gemm, Spread, sink_name, title};
+use super::cases::{Case, Gemm, Product, Spread, sink_name, title};
 use crate::bench::median;
 use crate::machine::Machine;
 
@@ -77,6 +77,9 @@ pub struct Own {
     pub roofline: Option<f64>,
     /// How many times as fast as each of the others.
     pub ratios: BTreeMap<String, f64>,
+    /// Of the activation in the same launch: how many times as fast it is as our forward product and
+    /// then PyTorch's compiled SwiGLU.
+    pub apart: Option<f64>,
     /// From each of the others' outputs, by norm.
     pub differences: BTreeMap<String, f64>,
     /// Milliseconds, round by round.
@@ -136,7 +139,7 @@ impl Own {
     /// From the samples of both sides.
     pub fn new(
         case: &Case,
-        form: Form,
+        product: Product,
         sink: Sink,
         samples_ms: Vec<Vec<f32>>,
         theirs: &[Rival],
@@ -144,7 +147,7 @@ impl Own {
     ) -> Own {
         let median_ms = median(&samples_ms.concat());
         let roofline_ms =
-            yardsticks.map(|rates| rates.roofline_ms(case.operations(), case.bytes(form, sink)));
+            yardsticks.map(|rates| rates.roofline_ms(case.operations(), case.bytes(product, sink)));
         let ratio = |rival: &Rival| f64::from(rival.median_ms) / f64::from(median_ms);
         let products = theirs.iter().filter(|rival| rival.name != SWIGLU);
         Own {
@@ -156,8 +159,25 @@ impl Own {
             ratios: products
                 .map(|rival| (rival.name.clone(), ratio(rival)))
                 .collect(),
+            apart: None,
             differences: BTreeMap::new(),
             samples_ms,
+        }
+    }
+}
+
+/// Compares the fused activation with our forward product followed by PyTorch's, where both were
+/// measured.
+pub fn set_apart(contests: &mut [Contest]) {
+    let of = |form: Product| contests.iter().position(|one| one.form == form.name());
+    let forward = of(Product::Form(Form::Forward)).map(|at| &contests[at]);
+    let apart = forward.and_then(|forward| {
+        let swiglu = forward.theirs.iter().find(|rival| rival.name == SWIGLU)?;
+        Some(forward.ours.first()?.median_ms + swiglu.median_ms)
+    });
+    if let (Some(apart), Some(at)) = (apart, of(Product::SwiGlu)) {
+        for own in &mut contests[at].ours {
+            own.apart = Some(f64::from(apart) / f64::from(own.median_ms));
         }
     }
 }
@@ -246,11 +266,11 @@ impl Report {
                         .into_iter()
                         .any(|rival| !same_sink(contest.form, own.sink, rival))
                 });
-                for rival in contest.theirs.iter().filter(|rival| rival.name == SWIGLU) {
+                for apart in contest.ours.iter().filter_map(|own| own.apart) {
                     println!(
-                        "{}: PyTorch's compiled SwiGLU after it takes {:.3} ms more",
-                        timing.title(),
-                        rival.median_ms
+                        "{}: swiglu is {apart:.3} times as fast as forward and then PyTorch's \
+                         compiled SwiGLU",
+                        timing.title()
                     );
                 }
             }
@@ -357,7 +377,16 @@ mod tests {
             form: Form::name(form),
             ours: sinks
                 .iter()
-                .map(|&sink| Own::new(&own[0], form, sink, vec![vec![ms]], &rivals(), None))
+                .map(|&sink| {
+                    Own::new(
+                        &own[0],
+                        Product::Form(form),
+                        sink,
+                        vec![vec![ms]],
+                        &rivals(),
+                        None,
+                    )
+                })
                 .collect(),
             theirs: rivals(),
         };
@@ -418,6 +447,20 @@ mod tests {
         assert_eq!(ratios, [(DEEP_GEMM, 1.5), ("torch", 2.0)]);
         assert_eq!(timing.forms[0].theirs[0].tflops, Some(250.0));
         assert_eq!(timing.forms[0].theirs[2].tflops, None);
+    }
+
+    #[test]
+    fn the_fused_activation_is_compared_with_both_steps() {
+        let mut timing = timing("own", 2.0);
+        timing.forms[1].form = "swiglu";
+        set_apart(&mut timing.forms);
+        // Ours takes 2 ms, and PyTorch's activation 1 ms.
+        assert_eq!(timing.forms[1].ours[0].apart, Some(1.5));
+        assert_eq!(timing.forms[0].ours[0].apart, None);
+        timing.forms.remove(0);
+        timing.forms[0].ours[0].apart = None;
+        set_apart(&mut timing.forms);
+        assert_eq!(timing.forms[0].ours[0].apart, None);
     }
 
     #[test]
