@@ -329,6 +329,7 @@ impl Sums {
             rows: self.rows.clone(),
             cols,
             values,
+            undecided: Vec::new(),
         })
     }
 }
@@ -339,12 +340,29 @@ pub struct Reference {
     rows: Vec<usize>,
     cols: usize,
     values: Vec<f64>,
+    /// Of each row, or of none: the squared norm of what roundings that f32 sums can't decide could
+    /// change.
+    undecided: Vec<f64>,
 }
 
 impl Reference {
-    /// Packed rows with their numbers.
-    fn of_rows(cols: usize, rows: Vec<usize>, values: Vec<f64>) -> Reference {
-        Reference { rows, cols, values }
+    /// Packed rows with their numbers, and what is [undecided](Reference::undecided) of each.
+    fn of_rows(cols: usize, rows: Vec<usize>, values: Vec<f64>, undecided: Vec<f64>) -> Reference {
+        Reference {
+            rows,
+            cols,
+            values,
+            undecided,
+        }
+    }
+
+    /// Of each row, by number, the squared norm that is not held against a result: of what changes
+    /// where an intermediate value lies so near to the middle of two bf16 that f32 sums of it may be
+    /// rounded to either. Only [`Layer::rounded_to_either_side`] has such values.
+    pub fn undecided(&self) -> impl Iterator<Item = (usize, f64)> {
+        let none = std::iter::repeat(0.0);
+        let all = self.undecided.iter().copied().chain(none);
+        self.rows.iter().copied().zip(all)
     }
 
     /// The rows and their values.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::bf16;
 use mok::layer::{Group, MoeConfig, Transport};
-use mok::oracle::{Comparison, EXACT, Expert, Layer, ROUNDED, Tokens};
+use mok::oracle::{Comparison, EXACT, Expert, Layer, Limits, ROUNDED, Tokens};
 use mok::{Device, Result, fill};
 use mok_kernel::route::first_expert;
 
@@ -207,8 +207,10 @@ impl Problem {
         all
     }
 
-    /// Compares the outputs of some tokens with both references.
-    pub fn compare(&self, outputs: &[bf16], rows: &[usize]) -> [Comparison; 2] {
+    /// Compares all outputs with three references: without rounding, rounded, and rounded to either
+    /// side; and the second of them with the first.
+    fn compare(&self, outputs: &[bf16]) -> [Comparison; 4] {
+        let rows: &[usize] = &(0..self.tokens.iter().sum()).collect::<Vec<_>>();
         let matrix = (self.config.hidden * self.config.intermediate) as usize;
         let of = |index: usize| {
             let [gate, up, down] =
@@ -232,29 +234,38 @@ impl Problem {
         };
         let exact = layer.exact(&tokens, rows).expect("sizes that fit");
         let rounded = layer.rounded(&tokens, rows).expect("sizes that fit");
-        [exact, rounded].map(|reference| reference.compare(outputs).expect("sizes that fit"))
+        let either = layer.rounded_to_either_side(&tokens, rows);
+        let either = either.expect("sizes that fit");
+        let values: Vec<f64> = rounded.iter().flat_map(|(_, row)| row.to_vec()).collect();
+        let least = exact.compare(&values).expect("sizes that fit");
+        let [exact, rounded, either] = [exact, rounded, either]
+            .map(|reference| reference.compare(outputs).expect("sizes that fit"));
+        [exact, rounded, either, least]
     }
 
     /// Fails unless all outputs are within the contract's accuracy.
+    ///
+    /// In a narrow layer one rounding can be more of a row than the contract allows. There sums may be
+    /// rounded to either side where f32 can't tell, and from unrounded ones the outputs may be half
+    /// as far again as the contract's own rounding points are.
     pub fn check(&self, outputs: &[bf16]) {
-        let rounded = self.check_exact(outputs);
+        let [exact, rounded, either, least] = self.compare(outputs);
+        let narrow = self.config.hidden.min(self.config.intermediate) < 512;
+        let passes = match narrow {
+            false => exact.passes(EXACT) && rounded.passes(ROUNDED),
+            true => {
+                let from_exact = Limits {
+                    whole: EXACT.whole.max(1.5 * least.whole),
+                    row: EXACT.row.max(1.5 * least.row_error()),
+                };
+                exact.passes(from_exact) && either.passes(ROUNDED)
+            }
+        };
         assert!(
-            rounded.passes(ROUNDED),
-            "rounded: {rounded:?}\n{:?}",
+            passes,
+            "unrounded: {exact:?}\nrounded: {rounded:?}\neither side: {either:?}\n\
+             the rounding points: {least:?}\n{:?}",
             self.config
         );
-    }
-
-    /// Fails unless all outputs are as near to unrounded sums as the contract wants; gives the
-    /// comparison with rounded ones.
-    pub fn check_exact(&self, outputs: &[bf16]) -> Comparison {
-        let rows: Vec<usize> = (0..self.tokens.iter().sum()).collect();
-        let [exact, rounded] = self.compare(outputs, &rows);
-        assert!(
-            exact.passes(EXACT),
-            "no rounding: {exact:?}\n{:?}",
-            self.config
-        );
-        rounded
     }
 }

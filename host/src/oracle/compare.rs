@@ -29,10 +29,11 @@ pub const ROUNDED: Limits = Limits {
 pub struct Comparison {
     /// Rows compared.
     pub rows: usize,
-    /// Relative norm over everything; infinite with any NaN or infinity.
+    /// Relative norm over everything, beyond what is [undecided](Reference::undecided); infinite with
+    /// any NaN or infinity.
     pub whole: f64,
-    /// The row that is furthest off, and how far; infinite for a row that is not finite, or that
-    /// is not zero where its reference is.
+    /// The row that is furthest off, and how far, likewise; infinite for a row that is not finite, or
+    /// that is not zero where its reference is.
     pub worst_row: Option<(usize, f64)>,
     /// NaNs and infinities, in the result or in the reference.
     pub non_finite: usize,
@@ -104,7 +105,8 @@ pub(super) fn compare<T: Copy + Into<f64> + Sync>(
                     len: d.len(),
                     needed,
                 })?;
-            Ok(compare_row(number, row, expected))
+            let undecided = reference.undecided.get(index).copied();
+            Ok(compare_row(number, row, expected, undecided.unwrap_or(0.0)))
         })
         .collect::<Result<_, _>>()?;
     let mut whole = Row {
@@ -135,7 +137,12 @@ pub(super) fn compare<T: Copy + Into<f64> + Sync>(
     })
 }
 
-fn compare_row<T: Copy + Into<f64>>(number: usize, row: &[T], expected: &[f64]) -> Row {
+fn compare_row<T: Copy + Into<f64>>(
+    number: usize,
+    row: &[T],
+    expected: &[f64],
+    undecided: f64,
+) -> Row {
     let mut sums = Row {
         number,
         error: 0.0,
@@ -153,5 +160,6 @@ fn compare_row<T: Copy + Into<f64>>(number: usize, row: &[T], expected: &[f64]) 
         sums.norm += expected.powi(2);
         sums.different += usize::from(value != expected);
     }
+    sums.error = (sums.error - undecided).max(0.0);
     sums
 }

@@ -316,3 +316,55 @@ fn what_does_not_fit_is_an_error() {
         OracleError::Extent { what: "D" }
     );
 }
+
+/// One token, one expert: gate's sum is `tie` away from the middle of two bf16, up's is 1, and down
+/// copies the activation into every column.
+fn on_a_tie(tie: f32) -> Reference {
+    let hidden = 8;
+    let bf = bf16::from_f32;
+    // 1 + 2^-8 is the middle of 1 and 1 + 2^-7.
+    let mut gate = vec![bf(0.0); hidden];
+    gate[..3].copy_from_slice(&[bf(1.0), bf(2f32.powi(-8)), bf(tie)]);
+    let mut up = vec![bf(0.0); hidden];
+    up[0] = bf(1.0);
+    let down = vec![bf(1.0); hidden];
+    let expert = Expert {
+        gate: &gate,
+        up: &up,
+        down: &down,
+    };
+    let layer = Layer::new(hidden, vec![expert], None).unwrap();
+    let tokens = Tokens {
+        x: &vec![bf(1.0); hidden],
+        topk_experts: &[0],
+        router_weights: &[0.5],
+    };
+    layer.rounded_to_either_side(&tokens, &[0]).unwrap()
+}
+
+#[test]
+fn a_rounding_that_no_f32_sum_decides_is_not_held_against_a_result() {
+    let silu = |gate: f64| gate / (1.0 + (-gate).exp());
+    let both = [1.0, 1.0 + 2f64.powi(-7)].map(|gate| {
+        let y = bf16::from_f64(silu(gate)).to_f64();
+        vec![bf16::from_f64(0.5 * y); 8]
+    });
+    assert_ne!(both[0], both[1]);
+    // Too near to tell: either side is right, and no more than that.
+    let near = on_a_tie(2f32.powi(-21));
+    for side in &both {
+        assert!(near.compare(side).unwrap().passes(ROUNDED));
+    }
+    let beyond = both[1]
+        .iter()
+        .map(|value| bf16::from_f32(1.01 * value.to_f32()));
+    let beyond: Vec<bf16> = beyond.collect();
+    assert!(!near.compare(&beyond).unwrap().passes(ROUNDED));
+    // Far enough: one side only.
+    for (tie, right) in [(2f32.powi(-16), 1), (-2f32.powi(-16), 0)] {
+        let far = on_a_tie(tie);
+        assert!(far.undecided().all(|(_, squares)| squares == 0.0));
+        assert!(far.compare(&both[right]).unwrap().is_equal());
+        assert!(!far.compare(&both[1 - right]).unwrap().passes(ROUNDED));
+    }
+}
