@@ -55,6 +55,40 @@ fn threads_part_and_meet_again() {
     }
 }
 
+/// "All but the four last": the oldest is done, whichever has finished first.
+#[test]
+fn a_wait_for_bulk_groups_is_for_the_oldest() {
+    let store = |group: u32| {
+        let (from, to) = (64 * group, 64 * group);
+        format!(
+            "st.shared.u32 [%r2+{from}], {group}; fence.proxy.async.shared::cta;\n\
+             add.u32 %r3, %r2, {from}; add.s64 %rd2, %rd1, {to};\n\
+             cp.async.bulk.global.shared::cta.bulk_group [%rd2], [%r3], 16; cp.async.bulk.commit_group;\n"
+        )
+    };
+    let stores: String = (0..5).map(store).collect();
+    for read in [".read", ""] {
+        let body = format!(
+            ".shared .align 128 .b8 smem[512];\nmov.u32 %r2, smem;\n\
+             st.shared.v4.u32 [%r2], {{9, 9, 9, 9}}; st.shared.v4.u32 [%r2+64], {{9, 9, 9, 9}};\n\
+             st.shared.v4.u32 [%r2+128], {{9, 9, 9, 9}}; st.shared.v4.u32 [%r2+192], {{9, 9, 9, 9}};\n\
+             st.shared.v4.u32 [%r2+256], {{9, 9, 9, 9}};\n{stores}\
+             cp.async.bulk.wait_group{read} 4; st.shared.u32 [%r2], 7;\n\
+             cp.async.bulk.wait_group 0; ret;"
+        );
+        for seed in 0..16 {
+            let config = Config {
+                seed,
+                ..Config::default()
+            };
+            let (words, findings, outcome) = run(&body, 1, 1, 80, config);
+            assert_eq!((findings, outcome), (vec![], Outcome::Done), "seed {seed}");
+            let first: Vec<u32> = (0..5).map(|group| words[16 * group]).collect();
+            assert_eq!(first, [0, 1, 2, 3, 4], "seed {seed}");
+        }
+    }
+}
+
 /// A thread that waits for another of its own warp: both make progress.
 #[test]
 fn a_spin_lock_inside_a_warp_ends() {

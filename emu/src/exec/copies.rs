@@ -21,14 +21,14 @@ pub(crate) struct SmallCopy {
     pc: u32,
 }
 
-/// Whether at most `pending` bulk groups of each thread of the mask are unfinished.
+/// Whether all but the `pending` bulk groups that each thread of the mask committed last are finished:
+/// groups need not finish in order, but a wait is for the older ones.
 pub(crate) fn bulk_settled(warp: &Warp, mask: u32, pending: u32, read: bool) -> bool {
     lanes(mask).all(|lane| {
         let groups = &warp.bulk[lane];
-        let open = groups.open.iter().filter(|(number, reads, writes)| {
-            *number < groups.current && (*reads > 0 || !read && *writes > 0)
-        });
-        open.count() as u32 <= pending
+        !groups.open.iter().any(|(number, reads, writes)| {
+            number + u64::from(pending) < groups.current && (*reads > 0 || !read && *writes > 0)
+        })
     })
 }
 
