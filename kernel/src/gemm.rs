@@ -43,6 +43,9 @@ pub const CHUNK: u32 = 8;
 pub const TILE_K: u32 = 64;
 /// Stages of the ring between the TMA producer and the tensor cores.
 pub const STAGES: u32 = 4;
+/// The same where D is f32: the last one's memory is then part of the way out. A tile of f32 takes as
+/// long to write as to compute, so that what there is no room for would keep the consumers waiting.
+pub const STAGES_F32: u32 = 3;
 /// Warpgroups that multiply.
 pub const CONSUMERS: u32 = 2;
 /// One producer warpgroup and the consumers.
@@ -57,8 +60,17 @@ pub const MAX_EXTENT: u32 = 1 << 31;
 pub const STAGE_FIXED: u32 = SIDE * TILE_K * 2;
 /// Most bytes of the wide side in one stage.
 pub const STAGE_WIDE: u32 = MAX_WIDTH * TILE_K * 2;
+/// Bytes from one stage to the next.
+pub const STAGE: u32 = STAGE_FIXED + STAGE_WIDE;
 /// Bytes in which one consumer warpgroup stages its half of a bf16 tile on its way out.
 pub const STAGING: u32 = 64 * MAX_WIDTH * 2;
+/// Bytes of a panel of f32 on its way out: 64 rows of 32 columns.
+pub const PANEL_F32: u32 = 64 * 32 * 4;
+/// Panels that a consumer has room for, in the last stage's memory and the staging memory.
+pub const PANELS_F32: u32 = 5;
+const _: () = assert!(
+    CONSUMERS * PANELS_F32 * PANEL_F32 <= (STAGES - STAGES_F32) * STAGE + CONSUMERS * STAGING
+);
 
 /// Bytes that describe one tile to the warps of a block.
 pub const ORDER: u32 = 32;
@@ -123,6 +135,14 @@ impl Sink {
         }
     }
 
+    /// Stages of the ring.
+    pub const fn stages(self) -> u32 {
+        match self {
+            Sink::Bf16 | Sink::AddBf16 => STAGES,
+            Sink::F32 | Sink::AddF32 => STAGES_F32,
+        }
+    }
+
     /// Whether the old contents of D count.
     pub const fn adds(self) -> bool {
         matches!(self, Sink::AddF32 | Sink::AddBf16)
@@ -164,12 +184,14 @@ pub struct GemmArgs {
 /// The dynamic base is 1,024-byte aligned, as the 128-byte swizzle needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedPlan {
-    /// The fixed side's stages, [`STAGE_FIXED`] bytes each.
+    /// The fixed side of the first stage; the others' follow [`STAGE`] bytes apart.
     pub fixed: u32,
-    /// The wide side's stages, [`STAGE_WIDE`] bytes each.
+    /// The wide side likewise.
     pub wide: u32,
     /// The consumers' ways out, [`STAGING`] bytes each.
     pub staging: u32,
+    /// Their panels of f32, [`PANELS_F32`] each.
+    pub panels: u32,
     /// `STAGES` mbarriers: the stage's bytes have arrived.
     pub full: u32,
     /// `STAGES` mbarriers: the stage has been consumed.
@@ -188,8 +210,8 @@ pub struct SharedPlan {
 /// The shared-memory plan for this many groups.
 pub const fn shared_plan(groups: u32) -> SharedPlan {
     let fixed = 0;
-    let wide = fixed + STAGES * STAGE_FIXED;
-    let staging = wide + STAGES * STAGE_WIDE;
+    let wide = fixed + STAGE_FIXED;
+    let staging = fixed + STAGES * STAGE;
     let orders = staging + CONSUMERS * STAGING;
     let full = orders + STAGES * ORDER;
     let empty = full + STAGES * 8;
@@ -199,6 +221,7 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
         fixed,
         wide,
         staging,
+        panels: fixed + STAGES_F32 * STAGE,
         full,
         empty,
         landed,

@@ -10,7 +10,7 @@
 //! Registers move from the producer to the consumers, whose sums alone are 192 a thread.
 
 use crate::gate_up::GateUpArgs;
-use crate::gemm::{GemmArgs, shared_plan};
+use crate::gemm::{Form, GemmArgs, STAGES, Sink, shared_plan};
 use crate::mma::Engine;
 use crate::ptx::tma::TensorMapRef;
 use crate::ptx::{fence, reg, shared};
@@ -36,12 +36,13 @@ pub struct TensorMapParam(pub [u64; 16]);
 /// # Safety
 /// All threads of the block run it, launched as the entry's spec says with
 /// `shared_plan(args.groups)` bytes of dynamic shared memory; `args`, `maps` and `way` describe
-/// valid memory.
+/// valid memory, and `way` uses none of the stages' memory.
 #[inline(always)]
 pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
     maps: Maps,
     problem: Problem,
     args: &GemmArgs,
+    stages: u32,
     way: W,
 ) {
     let plan = shared_plan(args.groups);
@@ -50,6 +51,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
         base.add(plan.full),
         base.add(plan.empty),
         base.add(plan.landed),
+        stages,
     );
     let table = SharedTable::new(args.groups, base, &plan);
 
@@ -89,8 +91,13 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
 #[inline(always)]
 pub unsafe fn linear<P: Product, E: Engine>(maps: Maps, d: TensorMapRef, args: &GemmArgs) {
     let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
+    let wide = args.sink == Sink::F32 as u32 || args.sink == Sink::AddF32 as u32;
+    let stages = match P::FORM {
+        Form::Wgrad if wide => Sink::F32.stages(),
+        _ => Sink::Bf16.stages(),
+    };
     // SAFETY: the caller's contract.
-    unsafe { gemm::<P, E, _>(maps, problem, args, Linear::<P>::new(args, d)) };
+    unsafe { gemm::<P, E, _>(maps, problem, args, stages, Linear::<P>::new(args, d)) };
 }
 
 /// Gate-and-up.
@@ -101,7 +108,7 @@ pub unsafe fn linear<P: Product, E: Engine>(maps: Maps, d: TensorMapRef, args: &
 pub unsafe fn gate_up<E: Engine>(maps: Maps, args: &GateUpArgs) {
     let problem = Problem::gate_up(args.gemm.n, args.gemm.k);
     // SAFETY: the caller's contract.
-    unsafe { gemm::<GateUp, E, _>(maps, problem, &args.gemm, Activate { args }) };
+    unsafe { gemm::<GateUp, E, _>(maps, problem, &args.gemm, STAGES, Activate { args }) };
 }
 
 /// Defines a kernel of a form under a name, with the product and the engine it composes.

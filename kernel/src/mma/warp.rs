@@ -6,7 +6,7 @@
 use super::accumulators::Accumulators;
 use super::tile::{Operand, PANEL, Tile};
 use super::{Chunk, Engine};
-use crate::gemm::{STAGE_FIXED, STAGE_WIDE, TILE_K};
+use crate::gemm::{STAGE, TILE_K};
 use crate::layout::descriptor::Major;
 use crate::layout::fragment::ldmatrix;
 use crate::ptx::reg;
@@ -45,8 +45,8 @@ impl Engine for WarpMma {
                 let stage = ring.acquire();
                 stage_products::<A, B>(
                     sums,
-                    Tile::at(chunk.a.add(stage * STAGE_FIXED)),
-                    Tile::at(chunk.b.add(stage * STAGE_WIDE)),
+                    Tile::at(chunk.a.add(stage * STAGE)),
+                    Tile::at(chunk.b.add(stage * STAGE)),
                     chunk.width,
                     if last { chunk.tail } else { TILE_K / 16 },
                 );

@@ -3,7 +3,7 @@
 use super::accumulators::Accumulators;
 use super::tile::{Operand, Tile};
 use super::{Chunk, Engine};
-use crate::gemm::{STAGE_FIXED, STAGE_WIDE};
+use crate::gemm::STAGE;
 use crate::layout::descriptor::advance;
 use crate::ptx::reg;
 use crate::sync::ring::Consumer;
@@ -69,8 +69,8 @@ impl Engine for Wgmma {
                 let (mut left, mut keep) = (chunk.stages, 0);
                 while left > 0 {
                     let stage = ring.acquire();
-                    let a = advance(a, stage * STAGE_FIXED);
-                    let b = advance(b, stage * STAGE_WIDE);
+                    let a = advance(a, stage * STAGE);
+                    let b = advance(b, stage * STAGE);
                     wgmma_fence!($n "fence");
                     k_step!($n, a, b, 0, keep);
                     k_step!($n, a, b, 1, 1u32);
@@ -88,8 +88,8 @@ impl Engine for Wgmma {
                 let mut left = chunk.tail;
                 if left > 0 {
                     let stage = ring.acquire();
-                    let mut a = advance(a, stage * STAGE_FIXED);
-                    let mut b = advance(b, stage * STAGE_WIDE);
+                    let mut a = advance(a, stage * STAGE);
+                    let mut b = advance(b, stage * STAGE);
                     while left > 0 {
                         wgmma_fence!($n "tail_fence");
                         wgmma!($n, d, smem a, b, keep, A::MAJOR.transpose(), B::MAJOR.transpose(), 4);

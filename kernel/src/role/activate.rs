@@ -21,7 +21,6 @@ const MATRIX: u32 = MAX_WIDTH * HALF * 2;
 const _: () = assert!(2 * MATRIX <= STAGING && HALF * 2 == 64);
 
 /// To H, and to G and U where they are kept.
-#[derive(Clone, Copy)]
 pub struct Activate<'a> {
     /// Describes them.
     pub args: &'a GateUpArgs,
@@ -40,13 +39,14 @@ unsafe fn put(matrix: u64, row_stride: u64, (row, column): (u32, u32), words: [u
 
 impl WayOut for Activate<'_> {
     #[inline(always)]
-    unsafe fn store(&self, sums: &Accumulators, order: &Order, place: Place) {
+    unsafe fn store(&mut self, sums: &Accumulators, order: &Order, place: Place) {
         let args = self.args;
         let (d, width) = (&sums.0, order.width());
         let Place {
             part,
             thread,
             staging,
+            ..
         } = place;
         let line = staging.add(stmatrix::alternating(thread, MATRIX));
         macro_rules! stage {

@@ -1,7 +1,7 @@
 //! Between wgrad's producer and its consumers: one warp that clears rows which are no one's.
 
 use super::order::Order;
-use crate::gemm::{STAGE_FIXED, STAGE_WIDE, SharedPlan, TILE_K};
+use crate::gemm::{STAGE, STAGE_FIXED, SharedPlan, TILE_K};
 use crate::mma::tile::PANEL;
 use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::{fence, reg};
@@ -39,8 +39,8 @@ pub unsafe fn clear(ring: Ring, base: SmemAddr, plan: &SharedPlan) {
                 }
             }
             if left == 1 && order.last < TILE_K {
-                let fixed = base.add(plan.fixed + stage * STAGE_FIXED);
-                let wide = base.add(plan.wide + stage * STAGE_WIDE);
+                let fixed = base.add(plan.fixed + stage * STAGE);
+                let wide = base.add(plan.wide + stage * STAGE);
                 clear_rows(fixed, wide, order.width(), order.last, lane);
             }
             // One lane speaks for all: their waits and stores come before.

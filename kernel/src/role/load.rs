@@ -2,7 +2,7 @@
 
 use super::order::Order;
 use super::product::{Maps, Product};
-use crate::gemm::{STAGE_FIXED, STAGE_WIDE, SharedPlan};
+use crate::gemm::{STAGE, SharedPlan};
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma;
 use crate::schedule::grouped::{GroupTable, Problem, Tiles};
@@ -45,8 +45,8 @@ pub unsafe fn load<P: Product, T: GroupTable>(
                 }
                 stages.announce(slot, bytes);
                 if bytes > 0 {
-                    let fixed = base.add(plan.fixed + slot.stage * STAGE_FIXED);
-                    let wide = base.add(plan.wide + slot.stage * STAGE_WIDE);
+                    let fixed = base.add(plan.fixed + slot.stage * STAGE);
+                    let wide = base.add(plan.wide + slot.stage * STAGE);
                     P::load(maps, &tile, step, fixed, wide, slot.bar);
                 }
             }

@@ -3,7 +3,7 @@
 use super::order::Order;
 use super::product::Product;
 use super::store::{Place, WayOut};
-use crate::gemm::{CHUNK, Form, STAGING, SharedPlan, TILE_K};
+use crate::gemm::{CHUNK, Form, PANEL_F32, PANELS_F32, STAGING, SharedPlan, TILE_K};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
 use crate::mma::{Chunk, Engine};
@@ -22,7 +22,7 @@ use crate::warp_sync;
 /// initialised, `base` and `plan` are the block's, `way` leads to the product's D.
 #[inline(always)]
 pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
-    way: W,
+    mut way: W,
     part: u32,
     ring: Ring,
     base: SmemAddr,
@@ -84,6 +84,7 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
             part,
             thread,
             staging: base.add(plan.staging + part * STAGING),
+            panels: base.add(plan.panels + part * PANELS_F32 * PANEL_F32),
         };
         // SAFETY: this warpgroup's part of the staging memory and of D.
         unsafe { way.store(&total, &order, place) };

@@ -11,7 +11,7 @@ use core::marker::PhantomData;
 
 use super::order::Order;
 use super::product::Product;
-use crate::gemm::{CONSUMERS, Form, GemmArgs, Sink};
+use crate::gemm::{CONSUMERS, Form, GemmArgs, PANEL_F32, PANELS_F32, Sink, boxes};
 use crate::layout::fragment::{accumulator, stmatrix};
 use crate::layout::swizzle::in_tile;
 use crate::mma::accumulators::Accumulators;
@@ -20,7 +20,7 @@ use crate::ptx::cvt::{pack_bf16, unpack_bf16};
 use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::tma::{self, TensorMapRef};
 use crate::ptx::{bulk, fence, global};
-use crate::{for_each_16_columns, named_sync, store_matrix};
+use crate::{for_each_16_columns, for_each_32_columns, named_sync, store_matrix};
 
 /// The named barrier of consumer 0, and the next one's of the next; 0 is the block's.
 pub(super) const BARRIER: u32 = 1;
@@ -35,16 +35,18 @@ pub struct Place {
     pub thread: u32,
     /// [`STAGING`](crate::gemm::STAGING) bytes of its own.
     pub staging: SmemAddr,
+    /// Or [`PANELS_F32`] panels of its own.
+    pub panels: SmemAddr,
 }
 
 /// Where a product's sums go.
-pub trait WayOut: Copy {
+pub trait WayOut {
     /// Writes a consumer's half tile.
     ///
     /// # Safety
     /// The 128 threads of the warpgroup call it with settled sums; the tile's existing elements are
     /// D's, aligned to 16 bytes, and accessed by this warpgroup only.
-    unsafe fn store(&self, sums: &Accumulators, order: &Order, place: Place);
+    unsafe fn store(&mut self, sums: &Accumulators, order: &Order, place: Place);
 
     /// Waits until nothing reads the staging memory any more.
     fn finish(&self) {}
@@ -54,15 +56,10 @@ pub trait WayOut: Copy {
 pub struct Linear<'a, P> {
     args: &'a GemmArgs,
     map: TensorMapRef,
+    /// The next panel of f32.
+    panel: u32,
     product: PhantomData<P>,
 }
-
-impl<P> Clone for Linear<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<P> Copy for Linear<'_, P> {}
 
 impl<'a, P: Product> Linear<'a, P> {
     /// The way to the D of `args`, whose tensor map is `map`.
@@ -70,6 +67,7 @@ impl<'a, P: Product> Linear<'a, P> {
         Linear {
             args,
             map,
+            panel: 0,
             product: PhantomData,
         }
     }
@@ -77,7 +75,7 @@ impl<'a, P: Product> Linear<'a, P> {
 
 impl<P: Product> WayOut for Linear<'_, P> {
     #[inline(always)]
-    unsafe fn store(&self, sums: &Accumulators, order: &Order, place: Place) {
+    unsafe fn store(&mut self, sums: &Accumulators, order: &Order, place: Place) {
         let args = self.args;
         let adds = args.sink == Sink::AddF32 as u32;
         let way = Way {
@@ -91,7 +89,7 @@ impl<P: Product> WayOut for Linear<'_, P> {
             match P::FORM {
                 Form::Forward | Form::Dgrad => way.rows(sums, args, order),
                 Form::Wgrad if adds || args.sink == Sink::F32 as u32 => {
-                    way.wide_panels(sums, args, order, adds);
+                    way.wide_panels(sums, args, order, adds, place.panels, &mut self.panel);
                 }
                 Form::Wgrad if args.sink == Sink::AddBf16 as u32 => {
                     add_bf16(sums, args, order, place.part, place.thread);
@@ -123,9 +121,9 @@ macro_rules! free {
 /// # Safety
 /// As [`free`].
 macro_rules! staged {
-    ($way:expr, $index:literal) => {{
+    ($way:expr, $index:literal $($what:literal)?) => {{
         fence::proxy_async_shared();
-        named_sync!(BARRIER + $way.part, 128u32, $index, "staged");
+        named_sync!(BARRIER + $way.part, 128u32, $index, "staged" $(, $what)?);
     }};
 }
 
@@ -221,82 +219,107 @@ impl Way {
             for_each_16_columns!(lower stage_bf16 along d width;);
             for_each_16_columns!(upper stage_bf16 along d width;);
             staged!(self, 1);
-            self.copy_panels(args, order, 0, 64, false);
+            self.copy_panels(args, order);
         }
     }
 
-    /// In f32, as the sums lie, in two turns that the staging memory has room for.
+    /// In f32, as the sums lie, panel by panel: each waits for the copy that last read its memory.
     ///
     /// # Safety
-    /// As [`WayOut::store`].
+    /// As [`WayOut::store`]; `panels` are this warpgroup's, and `next` counts through them.
     #[inline(always)]
-    unsafe fn wide_panels(&self, sums: &Accumulators, args: &GemmArgs, order: &Order, add: bool) {
+    unsafe fn wide_panels(
+        &self,
+        sums: &Accumulators,
+        args: &GemmArgs,
+        order: &Order,
+        add: bool,
+        panels: SmemAddr,
+        next: &mut u32,
+    ) {
         let d = &sums.0;
         let row = accumulator::row(self.thread, 0);
         let column = accumulator::column(self.thread, 0);
-        // A panel of 32 columns is 64 lines of 128 bytes.
-        let put = |to: u32, low: f32, high: f32, below: u32| {
-            let (panel, inside) = (to / 32 * PANEL, 4 * (to % 32 + column));
-            let at = self.staging.add(panel + in_tile(row + below, inside));
-            // SAFETY: this thread's place in the staging memory.
-            unsafe { shared::store_2f32(at, low, high) };
-        };
-        macro_rules! turn {
-            ($first:literal, $($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {
-                if $first < order.width() {
-                    // SAFETY: as in `rows`.
+        macro_rules! panels {
+            ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal $d8:literal $d9:literal $d10:literal $d11:literal $d12:literal $d13:literal $d14:literal $d15:literal])*) => {$(
+                if 32 * $j < order.count {
+                    let panel = panels.add(*next * PANEL_F32);
+                    *next = if *next + 1 == PANELS_F32 { 0 } else { *next + 1 };
+                    let put = |to: u32, low: f32, high: f32, below: u32| {
+                        let at = panel.add(in_tile(row + below, 4 * (to + column)));
+                        // SAFETY: this thread's place in the panel.
+                        unsafe { shared::store_2f32(at, low, high) };
+                    };
+                    // SAFETY: every thread of the warpgroup is here.
                     unsafe {
-                        free!(self, $first);
-                        $(if 16 * $j < order.width() {
-                            put(16 * $j - $first, d[$d0], d[$d1], 0);
-                            put(16 * $j - $first, d[$d2], d[$d3], 8);
-                            put(16 * $j - $first + 8, d[$d4], d[$d5], 0);
-                            put(16 * $j - $first + 8, d[$d6], d[$d7], 8);
-                        })*
-                        staged!(self, $first);
-                        self.copy_panels(args, order, $first, 32, add);
+                        bulk::wait_read::<{ PANELS_F32 - 1 }>();
+                        named_sync!(BARRIER + self.part, 128u32, $j, "panel_free");
+                        put(0, d[$d0], d[$d1], 0);
+                        put(0, d[$d2], d[$d3], 8);
+                        put(8, d[$d4], d[$d5], 0);
+                        put(8, d[$d6], d[$d7], 8);
+                        put(16, d[$d8], d[$d9], 0);
+                        put(16, d[$d10], d[$d11], 8);
+                        put(24, d[$d12], d[$d13], 0);
+                        put(24, d[$d14], d[$d15], 8);
+                        staged!(self, $j "panel");
+                        self.copy_wide(args, order, 32 * $j, panel, add);
                     }
                 }
-            };
+            )*};
         }
-        for_each_16_columns!(lower turn 0,);
-        for_each_16_columns!(upper turn 96,);
+        for_each_32_columns!(panels);
     }
 
-    /// Copies the staged panels, of `width` columns each, that hold the tile's columns from `first` on.
-    /// Rows and columns that D doesn't have are left out by the copy itself.
+    /// Copies a staged panel of the tile's columns from `first` on, or adds it, in a group of its own.
     ///
     /// # Safety
-    /// All threads of the warpgroup have passed `staged!`.
+    /// As [`copy_panels`](Way::copy_panels).
     #[inline(always)]
-    unsafe fn copy_panels(
+    unsafe fn copy_wide(
         &self,
         args: &GemmArgs,
         order: &Order,
         first: u32,
-        width: u32,
+        panel: SmemAddr,
         add: bool,
     ) {
+        let row = order.row + 64 * self.part;
+        if self.thread != 0 {
+            return;
+        }
+        if row < args.m {
+            let column = order.column + first;
+            let at = [column as i32, row as i32, order.group as i32];
+            // SAFETY: a staged panel, and elements of D that are this tile's.
+            unsafe {
+                if add {
+                    tma::reduce_add_3d(self.map, at, panel)
+                } else {
+                    tma::store_3d(self.map, at, panel)
+                }
+            };
+        }
+        bulk::commit();
+    }
+
+    /// Copies the staged panels of 64 columns. Rows and columns that D doesn't have are left out by the
+    /// copy itself.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup have passed `staged!`.
+    #[inline(always)]
+    unsafe fn copy_panels(&self, args: &GemmArgs, order: &Order) {
         let row = order.row + 64 * self.part;
         if self.thread != 0 || row >= args.m {
             return;
         }
         let mut panel = 0;
-        while panel < 3 && first + panel * width < order.count {
-            let at = [
-                (order.column + first + panel * width) as i32,
-                row as i32,
-                order.group as i32,
-            ];
-            let from = self.staging.add(panel * PANEL);
+        while panel * boxes::PANEL < order.count {
+            let column = order.column + panel * boxes::PANEL;
+            let at = [column as i32, row as i32, order.group as i32];
             // SAFETY: a staged panel, and elements of D that are this tile's.
-            unsafe {
-                if add {
-                    tma::reduce_add_3d(self.map, at, from)
-                } else {
-                    tma::store_3d(self.map, at, from)
-                }
-            };
+            unsafe { tma::store_3d(self.map, at, self.staging.add(panel * PANEL)) };
             panel += 1;
         }
         bulk::commit();

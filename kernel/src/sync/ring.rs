@@ -7,7 +7,9 @@
 //! stage on. All walk the stages in the same order, and a position in
 //! that walk fixes stage and parity, so neither is ever passed around on its own.
 
-use crate::gemm::{CONSUMERS, STAGES};
+use crate::gemm::CONSUMERS;
+#[cfg(doc)]
+use crate::gemm::STAGES;
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::{mbarrier, reg};
 
@@ -20,6 +22,7 @@ pub struct Ring {
     full: SmemAddr,
     empty: SmemAddr,
     landed: SmemAddr,
+    stages: u32,
 }
 
 /// A stage that the producer may fill: its index, and the barrier that must get the bytes.
@@ -32,12 +35,13 @@ pub struct Slot {
 }
 
 impl Ring {
-    /// The ring whose barriers lie at these addresses.
-    pub fn new(full: SmemAddr, empty: SmemAddr, landed: SmemAddr) -> Ring {
+    /// The ring of `stages` stages, [`STAGES`] at most, whose barriers lie at these addresses.
+    pub fn new(full: SmemAddr, empty: SmemAddr, landed: SmemAddr, stages: u32) -> Ring {
         Ring {
             full,
             empty,
             landed,
+            stages,
         }
     }
 
@@ -48,7 +52,7 @@ impl Ring {
     /// `fence::mbarrier_init` and a block barrier follow.
     pub unsafe fn init(self) {
         let mut stage = 0;
-        while stage < STAGES {
+        while stage < self.stages {
             // SAFETY: the plan reserves 8 aligned bytes a barrier for them.
             unsafe {
                 mbarrier::init(self.full.add(8 * stage), 1);
@@ -74,9 +78,9 @@ impl Position {
     };
 
     #[inline(always)]
-    fn advance(&mut self) {
+    fn advance(&mut self, ring: Ring) {
         self.stage += 1;
-        if self.stage == STAGES {
+        if self.stage == ring.stages {
             self.stage = 0;
             self.parity ^= 1;
         }
@@ -107,7 +111,7 @@ impl Producer {
     #[inline(always)]
     pub unsafe fn acquire(&mut self) -> Slot {
         let Position { stage, parity } = self.at;
-        self.at.advance();
+        self.at.advance(self.ring);
         let bar = self.arrived.add(8 * stage);
         // SAFETY: the barriers are initialised. Before the first round the phase of the
         // opposite parity counts as complete, so a fresh ring is free.
@@ -166,7 +170,7 @@ impl Relay {
     #[inline(always)]
     pub unsafe fn acquire(&mut self) -> u32 {
         let Position { stage, parity } = self.at;
-        self.at.advance();
+        self.at.advance(self.ring);
         // SAFETY: the barriers are initialised.
         unsafe { mbarrier::wait(self.ring.landed.add(8 * stage), parity) };
         stage
@@ -223,7 +227,7 @@ impl Consumer {
     pub unsafe fn acquire(&mut self) -> u32 {
         // SAFETY: the caller's contract.
         let stage = unsafe { self.peek() };
-        self.wait.advance();
+        self.wait.advance(self.ring);
         stage
     }
 
@@ -233,7 +237,7 @@ impl Consumer {
     /// As [`release`](Consumer::release), after a [`peek`](Consumer::peek); no other stage is held.
     #[inline(always)]
     pub unsafe fn skip(&mut self) {
-        self.wait.advance();
+        self.wait.advance(self.ring);
         // SAFETY: the caller's contract.
         unsafe { self.release() };
     }
@@ -246,7 +250,11 @@ impl Consumer {
     #[inline(always)]
     pub unsafe fn release(&mut self) {
         let stage = self.release;
-        self.release = if stage + 1 == STAGES { 0 } else { stage + 1 };
+        self.release = if stage + 1 == self.ring.stages {
+            0
+        } else {
+            stage + 1
+        };
         if self.elected {
             // SAFETY: the barriers are initialised, and this warp's arrival is pending.
             unsafe { mbarrier::arrive(self.ring.empty.add(8 * stage)) };
