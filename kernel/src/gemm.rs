@@ -43,9 +43,10 @@ pub const CHUNK: u32 = 8;
 pub const TILE_K: u32 = 64;
 /// Stages of the ring between the TMA producer and the tensor cores.
 pub const STAGES: u32 = 4;
-/// The same where D is f32: the last one's memory is then part of the way out. A tile of f32 takes as
-/// long to write as to compute, so that what there is no room for would keep the consumers waiting.
-pub const STAGES_F32: u32 = 3;
+/// The same where D is f32 or is added to: the last one's memory is then part of the way out. Such a
+/// tile takes as long to read and write as to compute, so that what there is no room for would keep
+/// the consumers waiting.
+pub const STAGES_OF_PANELS: u32 = 3;
 /// Warpgroups that multiply.
 pub const CONSUMERS: u32 = 2;
 /// One producer warpgroup and the consumers.
@@ -64,12 +65,12 @@ pub const STAGE_WIDE: u32 = MAX_WIDTH * TILE_K * 2;
 pub const STAGE: u32 = STAGE_FIXED + STAGE_WIDE;
 /// Bytes in which one consumer warpgroup stages its half of a bf16 tile on its way out.
 pub const STAGING: u32 = 64 * MAX_WIDTH * 2;
-/// Bytes of a panel of f32 on its way out: 64 rows of 32 columns.
-pub const PANEL_F32: u32 = 64 * 32 * 4;
+/// Bytes of a panel of D: 64 rows of 128 bytes.
+pub const PANEL_BYTES: u32 = 64 * 128;
 /// Panels that a consumer has room for, in the last stage's memory and the staging memory.
-pub const PANELS_F32: u32 = 5;
+pub const PANELS: u32 = 5;
 const _: () = assert!(
-    CONSUMERS * PANELS_F32 * PANEL_F32 <= (STAGES - STAGES_F32) * STAGE + CONSUMERS * STAGING
+    CONSUMERS * PANELS * PANEL_BYTES <= (STAGES - STAGES_OF_PANELS) * STAGE + CONSUMERS * STAGING
 );
 
 /// Bytes that describe one tile to the warps of a block.
@@ -135,14 +136,6 @@ impl Sink {
         }
     }
 
-    /// Stages of the ring.
-    pub const fn stages(self) -> u32 {
-        match self {
-            Sink::Bf16 | Sink::AddBf16 => STAGES,
-            Sink::F32 | Sink::AddF32 => STAGES_F32,
-        }
-    }
-
     /// Whether the old contents of D count.
     pub const fn adds(self) -> bool {
         matches!(self, Sink::AddF32 | Sink::AddBf16)
@@ -190,7 +183,7 @@ pub struct SharedPlan {
     pub wide: u32,
     /// The consumers' ways out, [`STAGING`] bytes each.
     pub staging: u32,
-    /// Their panels of f32, [`PANELS_F32`] each.
+    /// Or their panels, [`PANELS`] each.
     pub panels: u32,
     /// `STAGES` mbarriers: the stage's bytes have arrived.
     pub full: u32,
@@ -199,6 +192,8 @@ pub struct SharedPlan {
     /// `STAGES` mbarriers, for wgrad: the stage's bytes have arrived, rows that are no one's among
     /// them; it is full once those are cleared.
     pub landed: u32,
+    /// An mbarrier for each consumer, for wgrad: D's old panels have arrived.
+    pub old: u32,
     /// `STAGES` times what the producer tells the others of a tile ([`ORDER`] bytes).
     pub orders: u32,
     /// Group table: `first_tile [groups + 1]`, `row_start [groups]`, `rows [groups]`, all u32.
@@ -216,15 +211,17 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
     let full = orders + STAGES * ORDER;
     let empty = full + STAGES * 8;
     let landed = empty + STAGES * 8;
-    let table = landed + STAGES * 8;
+    let old = landed + STAGES * 8;
+    let table = old + CONSUMERS * 8;
     SharedPlan {
         fixed,
         wide,
         staging,
-        panels: fixed + STAGES_F32 * STAGE,
+        panels: fixed + STAGES_OF_PANELS * STAGE,
         full,
         empty,
         landed,
+        old,
         orders,
         table,
         bytes: table + 4 * (3 * groups + 1),

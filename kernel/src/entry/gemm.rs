@@ -10,10 +10,10 @@
 //! Registers move from the producer to the consumers, whose sums alone are 192 a thread.
 
 use crate::gate_up::GateUpArgs;
-use crate::gemm::{Form, GemmArgs, STAGES, Sink, shared_plan};
+use crate::gemm::{CONSUMERS, Form, GemmArgs, STAGES, STAGES_OF_PANELS, Sink, shared_plan};
 use crate::mma::Engine;
 use crate::ptx::tma::TensorMapRef;
-use crate::ptx::{fence, reg, shared};
+use crate::ptx::{fence, mbarrier, reg, shared};
 use crate::role::activate::Activate;
 use crate::role::clear::clear;
 use crate::role::load::load;
@@ -57,7 +57,16 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
 
     if reg::thread_idx() == 0 {
         // SAFETY: one thread, before the barriers inside `build`.
-        unsafe { ring.init() };
+        unsafe {
+            ring.init();
+            if P::RELAYED {
+                let mut part = 0;
+                while part < CONSUMERS {
+                    mbarrier::init(base.add(plan.old + 8 * part), 1);
+                    part += 1;
+                }
+            }
+        }
         fence::mbarrier_init();
     }
     // SAFETY: every thread is here.
@@ -91,10 +100,9 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
 #[inline(always)]
 pub unsafe fn linear<P: Product, E: Engine>(maps: Maps, d: TensorMapRef, args: &GemmArgs) {
     let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
-    let wide = args.sink == Sink::F32 as u32 || args.sink == Sink::AddF32 as u32;
     let stages = match P::FORM {
-        Form::Wgrad if wide => Sink::F32.stages(),
-        _ => Sink::Bf16.stages(),
+        Form::Wgrad if args.sink != Sink::Bf16 as u32 => STAGES_OF_PANELS,
+        _ => STAGES,
     };
     // SAFETY: the caller's contract.
     unsafe { gemm::<P, E, _>(maps, problem, args, stages, Linear::<P>::new(args, d)) };

@@ -6,6 +6,7 @@ pub mod clear;
 pub mod load;
 pub mod multiply;
 pub mod order;
+pub mod panels;
 pub mod peers;
 pub mod product;
 pub mod rows;

@@ -3,7 +3,7 @@
 use super::order::Order;
 use super::product::Product;
 use super::store::{Place, WayOut};
-use crate::gemm::{CHUNK, Form, PANEL_F32, PANELS_F32, STAGING, SharedPlan, TILE_K};
+use crate::gemm::{CHUNK, Form, PANEL_BYTES, PANELS, STAGING, SharedPlan, TILE_K};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
 use crate::mma::{Chunk, Engine};
@@ -28,8 +28,14 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
     base: SmemAddr,
     plan: &SharedPlan,
 ) {
-    let thread = reg::thread_idx() % 128;
     let mut stages = Consumer::new(ring);
+    let place = |part| Place {
+        part,
+        thread: reg::thread_idx() % 128,
+        staging: base.add(plan.staging + part * STAGING),
+        panels: base.add(plan.panels + part * PANELS * PANEL_BYTES),
+        old: base.add(plan.old + 8 * part),
+    };
     loop {
         // SAFETY: a tile or the end of the work starts in the next stage.
         let order = unsafe { Order::get(base, plan, stages.peek()) };
@@ -39,6 +45,8 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
         if order.depth == 0 {
             break;
         }
+        // SAFETY: this warpgroup's part of the staging memory and of D.
+        unsafe { way.begin(&order, place(part)) };
         let mut total = Accumulators::zero();
         // A chunk starts afresh, but what a narrow product leaves alone is added like the rest.
         let mut sums = Accumulators::zero();
@@ -80,13 +88,9 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
                 total.add(&sums);
             }
         }
-        let place = Place {
-            part,
-            thread,
-            staging: base.add(plan.staging + part * STAGING),
-            panels: base.add(plan.panels + part * PANELS_F32 * PANEL_F32),
-        };
-        // SAFETY: this warpgroup's part of the staging memory and of D.
+        // Worked out anew, not kept in registers meanwhile.
+        let place = place(reg::opaque(part));
+        // SAFETY: as above.
         unsafe { way.store(&total, &order, place) };
     }
     way.finish();
