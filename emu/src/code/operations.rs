@@ -1,6 +1,6 @@
 //! Operations of the machine, beyond those on registers alone.
 
-use super::Slot;
+use super::{Slot, Tcgen05};
 use crate::ptx::ast::Space;
 use crate::scalar::{ScalarOp, Ty};
 use crate::tensor::map::Field;
@@ -174,6 +174,8 @@ pub enum Op {
         dst: Slot,
         src: Slot,
     },
+    /// Tensor memory and its products.
+    Tcgen05(Box<Tcgen05>),
     /// `%clock`, `%clock64`, `%globaltimer`: whether it is the device's timer.
     Clock {
         dst: Slot,

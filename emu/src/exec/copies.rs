@@ -213,7 +213,7 @@ impl Machine {
         }
     }
 
-    fn shared_place(
+    pub(super) fn shared_place(
         &self,
         warp: &Warp,
         address: &Address,
@@ -228,7 +228,7 @@ impl Machine {
         }
     }
 
-    fn issuer(&self, warp: &Warp, at: usize, lane: usize) -> Issuer {
+    pub(super) fn issuer(&self, warp: &Warp, at: usize, lane: usize) -> Issuer {
         let block = self.block(warp.block);
         Issuer {
             entry: warp.entry.name.clone(),
@@ -254,7 +254,7 @@ impl Machine {
     }
 
     /// The blocks that a multicast mask names, and the offsets there.
-    fn receivers(
+    pub(super) fn receivers(
         &self,
         warp: &Warp,
         (block, offset): (usize, u32),

@@ -7,11 +7,13 @@ mod maps;
 mod memory;
 mod registers;
 mod sync;
+mod tcgen05;
 mod tensor;
 mod wmma;
 
 pub(crate) use atomics::reduce_bytes;
 pub(crate) use copies::{SmallCopy, bulk_settled};
+pub(crate) use tcgen05::{IssuedLoad, IssuedStore};
 pub(crate) use tensor::IssuedWgmma;
 
 use crate::code::{Entry, Op, Slot};
@@ -209,6 +211,10 @@ impl Machine {
                 FindingKind::Pending,
                 "the warp ends with products in flight".into(),
             );
+        }
+        if warp.live == 0 && (warp.tensor_stored || !warp.tensor_loads.is_empty()) {
+            let message = "the warp ends with tcgen05.ld or tcgen05.st that no wait has covered";
+            self.report(warp, pc, None, FindingKind::Pending, message.into());
         }
         // With fewer threads the warp may have arrived at a barrier.
         self.settle_gathered(warp, pc, None);
@@ -460,6 +466,7 @@ impl Machine {
             | Op::LoadMatrix { .. }
             | Op::StoreMatrix { .. }
             | Op::MoveMatrix { .. } => self.tensor(warp, at, op, active),
+            Op::Tcgen05(op) => self.tcgen05(warp, at, op, active),
             Op::Branch(_) | Op::BranchIndexed { .. } | Op::Exit | Op::Trap | Op::AssertFail(_) => {
                 Step::Next
             }

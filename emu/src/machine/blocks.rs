@@ -171,6 +171,9 @@ impl Machine {
             ));
         }
         let open = self.config.sms.saturating_sub(self.config.held_sms).max(1);
+        if entry.pairs && open < 2 {
+            return Err("`.cta_group::2` takes two SMs, and one is open".into());
+        }
         let room = u64::from(open) * self.blocks_in_an_sm(launch);
         if room < per_cluster {
             return Err(format!(
@@ -239,9 +242,13 @@ impl Machine {
         let first = self.random.below(open as u64) as usize;
         let mut sms = Vec::new();
         for _ in 0..count {
+            // The two blocks of a pair have a tensor core each.
+            let peer = (launch.entry.pairs && sms.len() % 2 == 1)
+                .then(|| sms.last().copied())
+                .flatten();
             let Some(sm) = (0..open)
                 .map(|step| (first + step) % open)
-                .filter(|&sm| fits(&usage[sm]))
+                .filter(|&sm| fits(&usage[sm]) && peer != Some(sm as u32))
                 .min_by_key(|&sm| usage[sm].blocks)
             else {
                 return false;
@@ -290,6 +297,7 @@ impl Machine {
                 mbarriers: BTreeMap::new(),
                 named: std::array::from_fn(|_| NamedBarrier::default()),
                 pool: RegisterPool::of(threads.div_ceil(32)),
+                tensor: super::BlockTensor::default(),
                 warps: Vec::new(),
                 live: threads.div_ceil(32),
                 threads,
@@ -354,6 +362,9 @@ impl Machine {
             copy_groups: VecDeque::new(),
             wgmma: VecDeque::new(),
             wgmma_open: Vec::new(),
+            tensor_loads: Vec::new(),
+            tensor_stores: Vec::new(),
+            tensor_stored: false,
             polls: (0, 0),
             polled: 0,
             looked: Vec::new(),
@@ -443,6 +454,7 @@ impl Machine {
             return;
         }
         for &member in members.iter() {
+            self.end_tensor(member);
             let Some(block) = self.blocks[member].take() else {
                 continue;
             };
