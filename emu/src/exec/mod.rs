@@ -212,7 +212,7 @@ impl Machine {
                 "the warp ends with products in flight".into(),
             );
         }
-        if warp.live == 0 && (warp.tensor_stored || !warp.tensor_loads.is_empty()) {
+        if warp.live == 0 && warp.tensor_open != [false; 2] {
             let message = "the warp ends with tcgen05.ld or tcgen05.st that no wait has covered";
             self.report(warp, pc, None, FindingKind::Pending, message.into());
         }

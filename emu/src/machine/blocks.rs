@@ -364,7 +364,7 @@ impl Machine {
             wgmma_open: Vec::new(),
             tensor_loads: Vec::new(),
             tensor_stores: Vec::new(),
-            tensor_stored: false,
+            tensor_open: [false; 2],
             polls: (0, 0),
             polled: 0,
             looked: Vec::new(),

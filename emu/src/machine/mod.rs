@@ -245,8 +245,8 @@ pub(crate) struct Warp {
     /// Loads from tensor memory and stores there that happen at their wait.
     pub tensor_loads: Vec<crate::exec::IssuedLoad>,
     pub tensor_stores: Vec<crate::exec::IssuedStore>,
-    /// Whether a store to tensor memory was not waited for.
-    pub tensor_stored: bool,
+    /// Whether stores to tensor memory, and loads from it, were not waited for.
+    pub tensor_open: [bool; 2],
     /// Polls since the machine last progressed.
     pub polls: (u64, u32),
     /// Threads that have polled since then.

@@ -67,6 +67,7 @@ impl Machine {
             at,
             dst: dst.to_vec(),
         };
+        warp.tensor_open[1] = true;
         // A register holds the last that was loaded, so loads happen in order.
         let earlier = !warp.tensor_loads.is_empty();
         if self.happens_late() || earlier {
@@ -133,7 +134,7 @@ impl Machine {
             at,
             values,
         };
-        warp.tensor_stored = true;
+        warp.tensor_open[0] = true;
         let earlier = !warp.tensor_stores.is_empty();
         if self.happens_late() || earlier {
             warp.tensor_stores.push(issued);
@@ -165,12 +166,12 @@ impl Machine {
     }
 
     pub(super) fn tensor_wait(&mut self, warp: &mut Warp, load: bool, active: u32) {
+        warp.tensor_open[usize::from(load)] = false;
         if load {
             for issued in std::mem::take(&mut warp.tensor_loads) {
                 self.settle_load(warp, &issued);
             }
         } else {
-            warp.tensor_stored = false;
             for issued in std::mem::take(&mut warp.tensor_stores) {
                 self.settle_store(warp, &issued);
             }
