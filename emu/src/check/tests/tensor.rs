@@ -298,6 +298,10 @@ fn commits_arrive_at_mbarriers() {
     right
         .with(MMA, &MMA.replace("134481040", "134481041"))
         .finds(Illegal, "tcgen05.mma");
+    let said = right
+        .without("cvta.shared.u64 %rd5, %rd5;\n")
+        .finds(Illegal, "tcgen05.commit");
+    assert!(said.contains("must be generic"), "{said}");
     // One for each commit.
     let twice = right.with(COMMIT, &format!("{COMMIT}{COMMIT}"));
     twice.with("8192], 1;", "8192], 2;").clean();

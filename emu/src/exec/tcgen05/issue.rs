@@ -4,6 +4,7 @@ use super::{Fault, illegal, outside};
 use crate::check::{Role, Use};
 use crate::code::{Address as Operand, MmaCall, Tcgen05};
 use crate::machine::{Machine, TensorWork, Warp, Work};
+use crate::ptx::ast::Space;
 use crate::report::FindingKind;
 use crate::tensor::tcgen05::memory::Address;
 use crate::tensor::tcgen05::product::{OperandA, Operands};
@@ -16,6 +17,7 @@ impl Machine {
         op: &Tcgen05,
         lane: usize,
     ) -> Result<(), Fault> {
+        let pc = warp.fragments[at].pc;
         let work = match op {
             Tcgen05::Mma(call) => self.issue_product(warp, call, lane)?,
             Tcgen05::Copy {
@@ -50,7 +52,18 @@ impl Machine {
             Tcgen05::Commit { group, bar, mask } => {
                 self.group_of(warp.block, *group).map_err(illegal)?;
                 let mask = mask.map(|slot| warp.lanes(slot)[lane] & 0xffff);
-                let place = self.shared_place(warp, bar, lane).map_err(outside)?;
+                let address = Self::address_of(warp, bar, lane);
+                let mut bar = *bar;
+                if bar.space == Space::Generic && address <= u64::from(u32::MAX) {
+                    // It works all the same: what is tracked is in shared memory anyway.
+                    let message = format!(
+                        "the mbarrier's address {address:#x} is one of shared memory, and without a \
+                         state space it must be generic"
+                    );
+                    self.report(warp, pc, Some(lane as u32), FindingKind::Illegal, message);
+                    bar.space = Space::SharedCluster;
+                }
+                let place = self.shared_place(warp, &bar, lane).map_err(outside)?;
                 let bars = self.receivers(warp, place, mask).map_err(illegal)?;
                 for &(block, offset) in &bars {
                     if !self.block(block).mbarriers.contains_key(&offset) {
