@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 import case
-from triton_kernels import NO_FENCE, compiled, matmul, matmul_maps
+from triton_kernels import NO_FENCE, compiled, matmul, matmul_maps, matmul_roles
 
 
 @triton.jit
@@ -86,6 +86,27 @@ def cases(folder):
             case.i32(k),
         ]
         yield case.Case(f"blackwell_maps_e4m3_{kind}", launch, [-(-m // bm), -(-n // bn), 1], arguments, FAULTS)
+
+    # Warps that load and a warp that multiplies.
+    m, n, k = 328, 144, 336
+    bm, bn, bk = 128, 64, 64
+    launch = compiled(
+        folder, "blackwell_roles", matmul_roles,
+        {"a": f"tensordesc<bf16[{bm},{bk}]>", "b": f"tensordesc<bf16[{bn},{bk}]>", "c": "*fp32",
+         "m": "i32", "n": "i32", "k": "i32", "first": "i32"},
+        {"BM": bm, "BN": bn, "BK": bk}, 100, num_stages=3,
+    )
+    layouts = [("bf16", meta["block_size"], 16 << meta["swizzle"]) for meta in launch["maps"]]
+    a, b = integers((m, k), "bf16"), integers((n, k), "bf16")
+    c = case.wanted(case.wide(a, "bf16") @ case.wide(b, "bf16").T, "f32")
+    yield case.Case(
+        "blackwell_roles", launch, [-(-m // bm), -(-n // bn), 1],
+        [*case.mapped(case.given(a), *layouts[0]), *case.mapped(case.given(b), *layouts[1]), c,
+         case.i32(m), case.i32(n), case.i32(k), case.i32(0)],
+        # Its roles are single warps, and each sets its registers on its own; and it invalidates the
+        # mbarriers of the ring before the last product is known to be complete, which arrives there.
+        [*FAULTS, "all warps of a warpgroup execute the same setmaxnreg", "a commit arrives at an mbarrier"],
+    )
 
     m, n, k = 256, 192, 256
     for name, dtype, word, pack, tile in [
