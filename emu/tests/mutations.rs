@@ -95,6 +95,52 @@ ret;
 }
 "#;
 
+/// Tensor memory: allocation, copies, products with A in both memories, scales, loads and stores.
+const TENSOR: &str = r#"
+.version 8.8
+.target sm_100a
+.address_size 64
+.extern .shared .align 1024 .b8 dyn[];
+.visible .entry k(.param .u64 p) .maxntid 128, 1, 1
+{
+.reg .pred %p<4>; .reg .b32 %r<24>; .reg .b64 %d<8>;
+.shared .align 8 .b8 bars[16];
+ld.param.u64 %d0, [p]; mov.u32 %r0, %tid.x; mov.u32 %r1, dyn; mov.u32 %r2, bars;
+setp.lt.u32 %p0, %r0, 32; setp.eq.u32 %p1, %r0, 0; setp.ne.u32 %p2, %r0, %r0;
+shl.b32 %r3, %r0, 6; add.u32 %r3, %r3, %r1; st.shared.v2.u32 [%r3], {%r0, %r1};
+@%p1 mbarrier.init.shared.b64 [%r2], 1; fence.proxy.async;
+@!%p0 bra L0;
+tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2+8], 128;
+tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
+L0: tcgen05.fence::before_thread_sync; bar.sync 0; tcgen05.fence::after_thread_sync;
+ld.shared.u32 %r4, [%r2+8]; bfe.u32 %r5, %r1, 4, 14; cvt.u64.u32 %d1, %r5;
+add.s64 %d2, %d1, 0x0000400800080000; add.s64 %d3, %d1, 0x4000404000010000;
+@%p1 tcgen05.cp.cta_group::1.32x128b.warpx4 [%r4+64], %d2;
+@%p1 tcgen05.cp.cta_group::1.128x256b.b8x16.b4x16_p64 [%r4+96], %d2;
+@%p1 tcgen05.mma.cta_group::1.kind::f16 [%r4], %d2, %d3, 134481040, {%r0, 1, 2, 3}, %p2, 4;
+@%p1 tcgen05.mma.cta_group::1.kind::f8f6f4 [%r4+16], [%r4+96], %d2, 134481040, !%p2;
+@%p1 tcgen05.mma.cta_group::1.kind::tf32 [%r4+32], %d2, %d2, 134482192, %p2;
+@%p1 tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r4], %d2, %d2, 142868480, [%r4+64], [%r4+68], %p2;
+@%p1 tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16 [%r4], %d2, %d2, 134480000, [%r4+64], [%r4+68], %p2;
+@%p1 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r2];
+W: mbarrier.try_wait.parity.shared.b64 %p3, [%r2], 0; @!%p3 bra W;
+tcgen05.fence::after_thread_sync;
+shr.u32 %r6, %r0, 5; shl.b32 %r6, %r6, 21; add.u32 %r6, %r6, %r4;
+tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r7, %r8}, [%r6];
+tcgen05.ld.sync.aligned.16x128b.x1.pack::16b.b32 {%r9, %r10}, [%r6];
+tcgen05.ld.sync.aligned.16x32bx2.x2.b32 {%r11, %r12}, [%r6], 16;
+tcgen05.wait::ld.sync.aligned;
+tcgen05.st.sync.aligned.16x64b.x2.b32 [%r6], {%r7, %r9};
+tcgen05.st.sync.aligned.16x256b.x1.unpack::16b.b32 [%r6+16], {%r7, %r8, %r9, %r10};
+tcgen05.wait::st.sync.aligned;
+tcgen05.fence::before_thread_sync; bar.sync 0;
+@!%p0 bra L1;
+tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r4, 128;
+L1: st.global.u32 [%d0], %r7;
+ret;
+}
+"#;
+
 /// The text cut into tokens, more or less.
 fn tokens(text: &str) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();
@@ -189,7 +235,7 @@ fn run(text: &str, seed: u64) {
             grid: [2, 1, 1],
             block: [40, 1, 1],
             cluster: entry.directives.cluster.unwrap_or([1; 3]),
-            dynamic_shared: 4096,
+            dynamic_shared: 16384,
             params,
         };
         if machine.launch(launch).is_ok() {
@@ -205,7 +251,7 @@ fn damage_is_an_error_or_a_finding() {
         .ok()
         .and_then(|count| count.parse().ok())
         .unwrap_or(400);
-    let mut texts = vec![SMALL.to_owned(), every_row()];
+    let mut texts = vec![SMALL.to_owned(), every_row(), TENSOR.to_owned()];
     if let Ok(path) = std::env::var("MOK_MUTATED_FILE") {
         texts = vec![std::fs::read_to_string(path).expect("the file")];
     }

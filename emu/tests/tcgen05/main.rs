@@ -62,6 +62,19 @@ fn a_product_of_two_blocks() {
 }
 
 #[test]
+fn block_scaled_products() {
+    for (m, n, group) in [(128, 40, 1), (256, 64, 2)] {
+        let kernel = Matmul::new(m, n, group).scaled();
+        all(|config| {
+            let (sums, findings) = kernel.run(2, config);
+            assert!(findings.is_empty(), "{}", findings[0]);
+            let want: Vec<u32> = (0..2 / group).flat_map(|at| kernel.want(at)).collect();
+            assert_eq!(sums, want);
+        });
+    }
+}
+
+#[test]
 fn pairs_need_two_sms() {
     let kernel = Matmul::new(256, 32, 2);
     let one = Config {

@@ -1,11 +1,11 @@
-//! A product of bf16 matrices with `tcgen05`, from PTX written here.
+//! Products with `tcgen05`, from PTX written here: of bf16, or of e4m3 with a scale for 32 elements.
 
 use mok_emu::machine::{Config, Launch, Machine, Random};
 use mok_emu::program::Program;
 use mok_emu::report::Finding;
 
-/// Columns of A and rows of B: one row of 128 bytes, four products.
-const K: usize = 64;
+/// Products of one row of 128 bytes.
+const STEPS: usize = 4;
 
 /// `D = A B^T` for each block, or each pair of blocks.
 pub struct Matmul {
@@ -13,11 +13,19 @@ pub struct Matmul {
     n: usize,
     group: usize,
     columns: usize,
+    /// Whether operands are e4m3 with scales.
+    scaled: bool,
 }
 
 /// A small number in bf16.
 pub fn bits_of(value: f32) -> u16 {
     (value.to_bits() >> 16) as u16
+}
+
+/// A small number in e4m3.
+fn e4m3(value: i32) -> u8 {
+    let size = [0, 0x38, 0x40, 0x44, 0x48][value.unsigned_abs() as usize];
+    size | if value < 0 { 0x80 } else { 0 }
 }
 
 impl Matmul {
@@ -27,7 +35,26 @@ impl Matmul {
             n,
             group,
             columns: 64,
+            scaled: false,
         }
+    }
+
+    pub fn scaled(self) -> Matmul {
+        Matmul {
+            scaled: true,
+            columns: 128,
+            ..self
+        }
+    }
+
+    /// Columns of A and rows of B: 128 bytes.
+    fn k(&self) -> usize {
+        if self.scaled { 128 } else { 64 }
+    }
+
+    /// The power of two that 32 elements of a row are scaled by.
+    fn power(row: usize, block: usize) -> usize {
+        (row + 3 * block) % 4
     }
 
     pub fn columns(self, columns: usize) -> Matmul {
@@ -37,14 +64,25 @@ impl Matmul {
     /// The matrices of a block or a pair.
     fn operands(&self, number: usize) -> [Vec<i32>; 2] {
         let mut random = Random::new(number as u64 + 7);
-        [self.m, self.n].map(|rows| (0..rows * K).map(|_| random.below(9) as i32 - 4).collect())
+        [self.m, self.n].map(|rows| {
+            (0..rows * self.k())
+                .map(|_| random.below(9) as i32 - 4)
+                .collect()
+        })
     }
 
     /// The sums of each block, as it stores them: lane by lane, as many columns as it has there.
     pub fn want(&self, number: usize) -> Vec<u32> {
         let [a, b] = self.operands(number);
         let sum = |row: usize, column: usize| -> u32 {
-            let products = (0..K).map(|k| a[row * K + k] * b[column * K + k]);
+            let depth = self.k();
+            let products = (0..depth).map(|k| {
+                let powers = match self.scaled {
+                    true => Self::power(row, k / 32) + Self::power(column, k / 32),
+                    false => 0,
+                };
+                (a[row * depth + k] * b[column * depth + k]) << powers
+            });
             (products.sum::<i32>() as f32).to_bits()
         };
         let width = self.width();
@@ -76,19 +114,37 @@ impl Matmul {
         }
     }
 
-    /// The shared memory of each block: rows of 128 bytes, swizzled; A's, then B's.
+    /// The shared memory of each block: rows of 128 bytes, swizzled; A's, then B's, then scales.
     fn image(&self, blocks: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         for block in 0..blocks {
             let (number, rank) = (block / self.group, block % self.group);
             for rows in self.operands(number) {
                 let share = rows.len() / self.group;
-                for (row, values) in rows[rank * share..(rank + 1) * share].chunks(K).enumerate() {
+                let own = &rows[rank * share..(rank + 1) * share];
+                for (row, values) in own.chunks(self.k()).enumerate() {
+                    let per = self.k() / 8;
                     for chunk in 0..8 {
-                        for value in &values[(chunk ^ (row % 8)) * 8..][..8] {
-                            bytes.extend(bits_of(*value as f32).to_le_bytes());
+                        for value in &values[(chunk ^ (row % 8)) * per..][..per] {
+                            match self.scaled {
+                                true => bytes.push(e4m3(*value)),
+                                false => bytes.extend(bits_of(*value as f32).to_le_bytes()),
+                            }
                         }
                     }
+                }
+            }
+            if self.scaled {
+                // A's of the block's own rows, and all of B's.
+                for first in [rank * 128, 0] {
+                    let mut scales = [0u8; 512];
+                    for row in 0..128 {
+                        for block in 0..4 {
+                            scales[row % 32 * 16 + row / 32 * 4 + block] =
+                                (127 + Self::power(first + row, block)) as u8;
+                        }
+                    }
+                    bytes.extend(scales);
                 }
             }
         }
@@ -96,14 +152,14 @@ impl Matmul {
     }
 
     fn shared(&self) -> usize {
-        (self.m + self.n) / self.group * 128
+        (self.m + self.n) / self.group * 128 + if self.scaled { 1024 } else { 0 }
     }
 
     pub fn text(&self) -> String {
         let (group, width, columns) = (self.group, self.width(), self.columns);
         let shared = self.shared();
         let rows = self.m / self.group * 128;
-        let instruction = 1 << 4 | 1 << 7 | 1 << 10 | (self.n / 8) << 17 | (self.m / 16) << 24;
+        let plain = 1 << 4 | 1 << 7 | 1 << 10 | (self.n / 8) << 17 | (self.m / 16) << 24;
         let mut body = String::new();
         // Each thread copies its share of the image, 16 bytes at a time.
         body += &format!(
@@ -133,10 +189,32 @@ impl Matmul {
              setp.ne.u32 %p5, %r0, %r0;\n",
             rows >> 4
         );
-        for step in 0..4 {
+        if self.scaled {
+            // Four columns for A's scales, four for B's, behind the accumulators.
+            for (at, offset) in [
+                (64, rows + self.n / group * 128),
+                (68, rows + self.n / group * 128 + 512),
+            ] {
+                body += &format!(
+                    "and.b64 %rd5, %rd3, 0x3fff;\nadd.s64 %rd5, %rd5, 0x{:x};\n\
+                     tcgen05.cp.cta_group::{group}.32x128b.warpx4 [%r10+{at}], %rd5;\n",
+                    0x0000_4008_0001_0000u64 + (offset as u64 >> 4)
+                );
+            }
+        }
+        for step in 0..STEPS {
+            let (kind, instruction, scales) = match self.scaled {
+                false => ("f16", plain, ""),
+                true => {
+                    let ids = step << 4 | step << 29;
+                    let shape = (self.n / 8) << 17 | 1 << 23 | (self.m / 128) << 27;
+                    let scales = "[%r10+64], [%r10+68], ";
+                    ("mxf8f6f4.block_scale.block32", ids | shape, scales)
+                }
+            };
             body += &format!(
                 "add.s64 %rd5, %rd3, {0};\nadd.s64 %rd6, %rd4, {0};\n\
-                 tcgen05.mma.cta_group::{group}.kind::f16 [%r10], %rd5, %rd6, {instruction}, %p5;\n\
+                 tcgen05.mma.cta_group::{group}.kind::{kind} [%r10], %rd5, %rd6, {instruction}, {scales}%p5;\n\
                  setp.eq.u32 %p5, %r0, %r0;\n",
                 2 * step
             );

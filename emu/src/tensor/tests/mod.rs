@@ -9,6 +9,7 @@ mod layouts;
 mod numerics;
 mod reduce;
 mod tcgen05;
+mod tcgen05_copy;
 mod tcgen05_faults;
 mod tma;
 mod wgmma;
