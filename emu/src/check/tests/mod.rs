@@ -2,6 +2,7 @@
 
 mod copies;
 mod maps;
+mod pairs;
 mod products;
 mod speed;
 mod tensor;
