@@ -108,6 +108,7 @@ fn is_memory(op: &Op) -> bool {
                 | Op::CopyCommit
                 | Op::CopyWait { .. }
                 | Op::CopyArrive { .. }
+                | Op::TryCancel { .. }
                 | Op::Tcgen05(_)
         )
 }
@@ -289,7 +290,7 @@ pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, b
             reads.push(address(&copy.map));
             reads.extend(&copy.coordinates);
             match &copy.kind {
-                TensorKind::Load { dst, bar, mask } => {
+                TensorKind::Load { dst, bar, mask, .. } => {
                     reads.extend([address(dst), address(bar)]);
                     reads.extend(mask);
                 }
@@ -350,6 +351,11 @@ pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, b
             writes.push(*dst);
         }
         Op::Nanosleep(slot) => reads.push(*slot),
+        Op::TryCancel { to, bar, .. } => reads.extend([address(to), address(bar)]),
+        Op::QueryCancel { dst, response, .. } => {
+            reads.extend(response);
+            writes.extend(dst.iter().flatten());
+        }
         Op::Tcgen05(op) => op.each_slot(&mut |slot, write| match write {
             true => writes.push(slot),
             false => reads.push(slot),

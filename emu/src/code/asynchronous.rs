@@ -253,6 +253,8 @@ fn tensor_copy(
         .filter(|rank| (1..=5).contains(rank))
         .ok_or("no rank from 1d to 5d")?;
     parts.take("tile");
+    let pair = parts.take("cta_group::2");
+    let single = parts.take("cta_group::1");
     let (to, from) = (parts.space(), parts.space());
     parts.done()?;
     let (map, kind) = match (operands, counted, grouped) {
@@ -263,9 +265,15 @@ fn tensor_copy(
         {
             let dst = decoder.address(dst, Space::SharedCluster)?;
             let bar = decoder.address(bar, Space::SharedCluster)?;
-            (map, TensorKind::Load { dst, bar, mask })
+            let kind = TensorKind::Load {
+                dst,
+                bar,
+                mask,
+                pair,
+            };
+            (map, kind)
         }
-        ([map, src], false, true) if to == Space::Global => (
+        ([map, src], false, true) if to == Space::Global && !pair && !single => (
             map,
             TensorKind::Store {
                 src: decoder.address(src, Space::Shared)?,

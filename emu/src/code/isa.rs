@@ -29,6 +29,7 @@ pub(super) enum Family {
     Matrix,
     Wgmma,
     Tcgen05,
+    Cancel,
     Mbarrier,
     Copy,
     Nanosleep,
@@ -74,6 +75,7 @@ const OPCODES: &[(&str, Family)] = &[
     ("movmatrix", Family::Matrix),
     ("wgmma", Family::Wgmma),
     ("tcgen05", Family::Tcgen05),
+    ("clusterlaunchcontrol", Family::Cancel),
     ("mbarrier", Family::Mbarrier),
     ("cp", Family::Copy),
     ("nanosleep", Family::Nanosleep),
@@ -168,6 +170,7 @@ const ROWS: &[Row] = &[
     Row("mov b128", "{%r1, _}, %q0"),
     Row("ld [relaxed|acquire] [SCOPE] global [v2] b128", "$q, [%r8]"),
     Row("st [relaxed|release] [SCOPE] global [v2] b128", "[%r8], $q"),
+    Row("ld OWN b128", "$q, [%r8]"),
     Row(
         "st async [weak] [shared::cluster] mbarrier::complete_tx::bytes [v2|v4] b32|b64|u32|u64|s32|s64|f32|f64",
         "[%r8], $, [%r9]",
@@ -430,6 +433,22 @@ const ROWS: &[Row] = &[
     Row(
         "tcgen05 commit PAIRS mbarrier::arrive::one [shared::cluster] multicast::cluster b64",
         "[%r8], %r0",
+    ),
+    Row(
+        "clusterlaunchcontrol try_cancel async [shared::cta] mbarrier::complete_tx::bytes [multicast::cluster::all] b128",
+        "[%r8], [%r9]",
+    ),
+    Row(
+        "clusterlaunchcontrol query_cancel is_canceled pred b128",
+        "%p0, %q0",
+    ),
+    Row(
+        "clusterlaunchcontrol query_cancel get_first_ctaid v4 b32 b128",
+        "{%r0, %r1, %r2, _}, %q0",
+    ),
+    Row(
+        "clusterlaunchcontrol query_cancel get_first_ctaid::x|get_first_ctaid::y|get_first_ctaid::z b32 b128",
+        "%r0, %q0",
     ),
     // Addresses.
     Row(

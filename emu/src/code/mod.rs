@@ -5,6 +5,7 @@
 //! instruction numbers. An instruction that the machine doesn't know is an error that names it.
 
 mod asynchronous;
+mod cancel;
 mod decode;
 mod instruction;
 mod isa;

@@ -183,11 +183,18 @@ pub(super) fn pairs(code: &[Instruction]) -> Result<bool, (u32, String)> {
 
 /// Of an instruction that a target does not have, the reason.
 pub(crate) fn missing(target: &str, op: &Op) -> Option<String> {
-    let Op::Tcgen05(op) = op else {
-        return None;
-    };
     let number = target.strip_prefix("sm_").unwrap_or("");
     let family = number.strip_suffix(['a', 'f']).unwrap_or("");
+    let op = match op {
+        Op::Tcgen05(op) => op,
+        Op::TryCancel { .. } | Op::QueryCancel { .. } => {
+            let version = number.trim_end_matches(['a', 'f']).parse::<u32>();
+            return version.is_ok_and(|version| version < 100).then(|| {
+                format!("`clusterlaunchcontrol` is for sm_100 and later, not for {target}")
+            });
+        }
+        _ => return None,
+    };
     if !matches!(family, "100" | "101" | "103" | "110") {
         return Some(format!(
             "`tcgen05` is for sm_100a, sm_103a and their families, not for {target}"

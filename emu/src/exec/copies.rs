@@ -253,31 +253,6 @@ impl Machine {
         (id, lane as u32, current)
     }
 
-    /// The blocks that a multicast mask names, and the offsets there.
-    pub(super) fn receivers(
-        &self,
-        warp: &Warp,
-        (block, offset): (usize, u32),
-        mask: Option<u64>,
-    ) -> Result<Vec<(usize, u32)>, String> {
-        let Some(mask) = mask else {
-            return Ok(vec![(block, offset)]);
-        };
-        let members = &self.block(warp.block).cluster;
-        if mask >> members.len() != 0 || mask == 0 {
-            return Err(format!(
-                "the multicast mask {mask:#x} in a cluster of {}",
-                members.len()
-            ));
-        }
-        Ok(members
-            .iter()
-            .enumerate()
-            .filter(|(rank, _)| mask >> rank & 1 != 0)
-            .map(|(_, &member)| (member, offset))
-            .collect())
-    }
-
     /// Values on their way to shared memory of the cluster, counted by an mbarrier there.
     fn store_async(
         &mut self,
@@ -513,14 +488,17 @@ impl Machine {
         map.fill_into(&mut fill);
         let fill = Place::Fill(u64::from_le_bytes(fill));
         match &copy.kind {
-            TensorKind::Load { bar, mask, .. } => {
+            TensorKind::Load {
+                bar, mask, pair, ..
+            } => {
                 let mask = mask.map(|slot| warp.lanes(slot)[lane] & 0xffff);
                 let bar = self.shared_place(warp, bar, lane).map_err(bounds)?;
                 for (member, offset) in self
                     .receivers(warp, (block, offset), mask)
                     .map_err(illegal)?
                 {
-                    let bar = if mask.is_some() { (member, bar.1) } else { bar };
+                    let how = (mask.is_some(), *pair);
+                    let bar = self.signalled(bar, member, how).map_err(illegal)?;
                     let pieces = runs
                         .iter()
                         .flat_map(|run| map.pieces(offset, *run))

@@ -1,10 +1,12 @@
 //! What each instruction does to a warp and the machine.
 
 mod atomics;
+mod cancel;
 mod collective;
 mod copies;
 mod maps;
 mod memory;
+mod receivers;
 mod registers;
 mod sync;
 mod tcgen05;
@@ -466,6 +468,12 @@ impl Machine {
             | Op::LoadMatrix { .. }
             | Op::StoreMatrix { .. }
             | Op::MoveMatrix { .. } => self.tensor(warp, at, op, active),
+            Op::TryCancel { to, bar, all } => self.try_cancel(warp, at, (to, bar, *all), active),
+            Op::QueryCancel {
+                query,
+                dst,
+                response,
+            } => self.query_cancel(warp, at, (*query, dst, *response), active),
             Op::Tcgen05(op) => self.tcgen05(warp, at, op, active),
             Op::Branch(_) | Op::BranchIndexed { .. } | Op::Exit | Op::Trap | Op::AssertFail(_) => {
                 Step::Next

@@ -309,6 +309,27 @@ impl Machine {
         true
     }
 
+    /// Cancels a cluster of a block's launch that has not started: the index of its first block.
+    pub(crate) fn cancel_cluster(&mut self, block: usize) -> Option<[u32; 3]> {
+        let slot = self.block(block).grid;
+        let reverse = self.config.reverse;
+        let grid = self.grids[slot].as_mut()?;
+        if grid.next >= grid.clusters {
+            return None;
+        }
+        let number = match reverse {
+            true => grid.clusters - 1 - grid.next,
+            false => grid.next,
+        };
+        grid.next += 1;
+        let cluster = grid.launch.cluster;
+        grid.left -= volume(cluster);
+        let per_axis = std::array::from_fn(|axis| grid.launch.grid[axis] / cluster[axis]);
+        let index = place(number, per_axis);
+        self.progress += 1;
+        Some(std::array::from_fn(|axis| index[axis] * cluster[axis]))
+    }
+
     /// A free place for a block; it is taken when something is put there.
     fn free_block(&mut self) -> usize {
         self.blocks.push(None);

@@ -112,3 +112,38 @@ fn columns_are_allocated_and_freed_together() {
 fn a_pair_is_a_cluster_of_two() {
     product().cluster(1).finds(Illegal, "tcgen05.alloc");
 }
+
+/// Both blocks have a tensor map load 64 bytes, which the even block's mbarrier counts.
+#[test]
+fn loads_of_a_pair_are_counted_in_one_block() {
+    let load = "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes.cta_group::2 [%r8], [%rd2, {%r4}], [%r9];\n";
+    let right = Plant::new(&format!(
+        "mov.u32 %r2, smem;\nmov.u32 %r4, 0;\nmov.u32 %r7, %cluster_ctarank;\nmul.wide.u32 %rd2, %r7, 128;\n\
+         add.s64 %rd2, %rd2, %rd0;\nshl.b32 %r3, %r0, 2;\nadd.u32 %r3, %r3, %r2;\nst.shared.u32 [%r3], 0;\n\
+         bar.warp.sync -1;\nsetp.ne.u32 %p0, %r0, 0;\n@%p0 bra $copy;\n\
+         tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%r2], %rd1;\n\
+         tensormap.replace.tile.rank.shared::cta.b1024.b32 [%r2], 0;\n\
+         tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%r2], 0, 64;\n\
+         tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%r2], 0, 64;\n\
+         tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%r2], 0, 1;\n\
+         tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%r2], 0;\n\
+         mbarrier.init.shared.b64 [%r2+1024], 1;\nfence.mbarrier_init.release.cluster;\n$copy:\nbar.warp.sync -1;\n\
+         tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd2], [%r2], 128;\n\
+         bar.warp.sync -1;\nfence.proxy.tensormap::generic.acquire.gpu [%rd2], 128;\n\
+         barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\nadd.u32 %r8, %r2, 2048;\n\
+         add.u32 %r9, %r2, 1024;\nmapa.shared::cluster.u32 %r9, %r9, 0;\n\
+         setp.ne.or.u32 %p1, %r7, 0, %p0;\n@!%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r2+1024], 128;\n\
+         @%p0 bra $wait;\n{load}$wait:\nsetp.ne.u32 %p2, %r7, 0;\n@%p2 bra $end;\n\
+         W0: mbarrier.try_wait.parity.shared.b64 %p3, [%r2+1024], 0;\n@!%p3 bra W0;\n$end:\n\
+         barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n"
+    ))
+    .threads(32)
+    .blocks(2)
+    .cluster(2)
+    .target("sm_100a");
+    right.clean();
+    let said = right
+        .with(load, &load.replace(".cta_group::2", ""))
+        .finds(Illegal, "cp.async.bulk.tensor");
+    assert!(said.contains("without .cta_group::2"), "{said}");
+}
