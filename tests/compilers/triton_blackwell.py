@@ -25,6 +25,14 @@ def matmul_scaled(a, sa, b, sb, c, n, k, BM: tl.constexpr, BN: tl.constexpr, BK:
     tl.store(c + rows[:, None] * n + cols[None, :], sums)
 
 
+@triton.jit
+def gather_rows(a, c, rows, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Rows that a list names, through maps, to the rows that lie three further."""
+    which = tl.load(rows + tl.program_id(0) * ROWS + tl.arange(0, ROWS))
+    col = tl.program_id(1) * COLS
+    c.scatter(a.gather(which, col), which + 3, col)
+
+
 # Triton 3.6 writes no `tcgen05.fence` at all, where the ISA asks for them (9.7.16.6.3); it gives
 # `tcgen05.commit` a shared address where the ISA wants a generic one; and a proxy fence is missing
 # as on Hopper, also between the address that `tcgen05.alloc` writes and what TMA writes there later.
@@ -135,3 +143,23 @@ def cases(folder):
              case.wanted(wide[0] @ wide[1].T, "f32", bound), case.i32(n), case.i32(k)],
             FAULTS,
         )
+
+    rows, columns, moved = 100, 160, 64
+    launch = compiled(
+        folder, "blackwell_gather", gather_rows,
+        {"a": "tensordesc<bf16[1,64]>", "c": "tensordesc<bf16[1,64]>", "rows": "*i32"},
+        {"ROWS": 32, "COLS": 64}, 100,
+    )
+    layouts = [("bf16", meta["block_size"], 16 << meta["swizzle"]) for meta in launch["maps"]]
+    a = normal((rows, columns), "bf16")
+    # Rows outside the tensor are zeros when they are gathered, and nowhere when they are scattered.
+    which = random.permutation(rows + 8)[:moved].astype(np.int32)
+    start, want = np.full((rows, columns), 0x4040, np.uint16), np.full((rows, columns), 3.0)
+    for row in which[which + 3 < rows]:
+        want[row + 3] = case.wide(a[row], "bf16")
+    yield case.Case(
+        "blackwell_gather", launch, [moved // 32, -(-columns // 64), 1],
+        [*case.mapped(case.given(a), *layouts[0]),
+         *case.mapped(case.wanted(want, "bf16", start=start), *layouts[1]), case.given(which)],
+        [NO_FENCE],
+    )

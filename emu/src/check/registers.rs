@@ -35,10 +35,13 @@ impl Plan {
         let mut products = false;
         for instruction in &entry.code {
             if let Op::Tcgen05(op) = &instruction.op
-                && let Tcgen05::Load { dst, .. } = &**op
+                && let Tcgen05::Load { dst, reduction, .. } = &**op
             {
                 products = true;
-                dst.iter().for_each(|&slot| held[slot as usize] = true);
+                let result = reduction.as_ref().map(|(_, slot)| slot);
+                dst.iter()
+                    .chain(result)
+                    .for_each(|&slot| held[slot as usize] = true);
             }
             if let Op::Wgmma(call) = &instruction.op {
                 products = true;

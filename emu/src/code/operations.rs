@@ -531,6 +531,8 @@ pub struct TensorCopy {
     pub map: Address,
     /// Coordinates, innermost first.
     pub coordinates: Vec<Slot>,
+    /// Whether it is of four rows, whose numbers follow the first coordinate.
+    pub four: bool,
     /// Which way.
     pub kind: TensorKind,
 }

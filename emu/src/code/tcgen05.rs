@@ -7,6 +7,7 @@ use crate::tensor::tcgen05::copy::Copy;
 use crate::tensor::tcgen05::fragment::Fragment;
 use crate::tensor::tcgen05::instruction::Kind;
 use crate::tensor::tcgen05::product::Mma;
+use crate::tensor::tcgen05::reduction::Reduction;
 
 /// What is done with tensor memory.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub enum Tcgen05 {
         fragment: Fragment,
         dst: Vec<Slot>,
         address: Address,
+        /// A reduction, and where its result goes.
+        reduction: Option<(Reduction, Slot)>,
     },
     Store {
         fragment: Fragment,
@@ -124,9 +127,15 @@ impl Tcgen05 {
                 visit(*at, false);
                 visit(*columns, false);
             }
-            Tcgen05::Load { dst, address, .. } => {
+            Tcgen05::Load {
+                dst,
+                address,
+                reduction,
+                ..
+            } => {
                 visit(address.base, false);
                 dst.iter().for_each(|&slot| visit(slot, true));
+                reduction.iter().for_each(|&(_, slot)| visit(slot, true));
             }
             Tcgen05::Store { src, address, .. } => {
                 visit(address.base, false);
@@ -200,6 +209,18 @@ pub(crate) fn missing(target: &str, op: &Op) -> Option<String> {
             "`tcgen05` is for sm_100a, sm_103a and their families, not for {target}"
         ));
     }
+    let reduces = matches!(
+        &**op,
+        Tcgen05::Load {
+            reduction: Some(_),
+            ..
+        }
+    );
+    if reduces && family == "100" {
+        return Some(format!(
+            "`tcgen05.ld.red` is for sm_103a and sm_110a, not for {target}"
+        ));
+    }
     let integers = matches!(&**op, Tcgen05::Mma(call) if call.op.kind == Kind::I8);
     (integers && !matches!(number, "100a" | "101a" | "110a"))
         .then(|| format!("`tcgen05.mma` of kind::i8 is for sm_100a and sm_110a, not for {target}"))
@@ -216,7 +237,21 @@ pub(super) fn decode(
         ["alloc" | "dealloc" | "relinquish_alloc_permit", ..] => {
             allocation(decoder, &parts, operands)?
         }
-        ["ld", "red", ..] => return Err("a load with a reduction is not implemented".into()),
+        ["ld", "red", "sync", "aligned", "32x32b", number, rest @ ..] if *number != "x1" => {
+            let [dst, value, address] = operands else {
+                return Err("it takes registers, a register for the result and an address".into());
+            };
+            let fragment = fragment(&["32x32b", number], None, true)?;
+            Tcgen05::Load {
+                fragment,
+                dst: registers(decoder, dst, fragment, true)?,
+                address: decoder.address(address, Space::Generic)?,
+                reduction: Some((Reduction::decode(rest)?, decoder.register(value)?.0)),
+            }
+        }
+        ["ld", "red", ..] => {
+            return Err("of loads with a reduction, .32x32b from .x2 on are implemented".into());
+        }
         ["ld", "sync", "aligned", shape @ .., "b32"] => {
             let (dst, address, split) = match operands {
                 [dst, address] => (dst, address, None),
@@ -228,6 +263,7 @@ pub(super) fn decode(
                 fragment,
                 dst: registers(decoder, dst, fragment, true)?,
                 address: decoder.address(address, Space::Generic)?,
+                reduction: None,
             }
         }
         ["st", "sync", "aligned", shape @ .., "b32"] => {

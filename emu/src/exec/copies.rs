@@ -483,7 +483,11 @@ impl Machine {
         let (block, offset) = self.shared_place(warp, shared, lane).map_err(bounds)?;
         map.check_shared(offset)
             .map_err(|message| (FindingKind::Misaligned, message))?;
-        let runs: Vec<_> = map.boxes(&coordinates, kind).map_err(illegal)?.collect();
+        let (runs, count) = match copy.four {
+            true => (map.four_rows(&coordinates, kind), 4),
+            false => (map.boxes(&coordinates, kind).map(Iterator::collect), 1),
+        };
+        let runs: Vec<_> = runs.map_err(illegal)?;
         let mut fill = [0u8; 8];
         map.fill_into(&mut fill);
         let fill = Place::Fill(u64::from_le_bytes(fill));
@@ -515,7 +519,7 @@ impl Machine {
                         Work::Load {
                             pieces,
                             bar,
-                            bytes: map.box_bytes(),
+                            bytes: count * map.box_bytes(),
                             reduce: None,
                         },
                     );

@@ -94,6 +94,8 @@ pub(crate) struct BlockTensor {
     /// Where it gave up allocating.
     pub relinquished: Option<u32>,
     pub joint: Option<Joint>,
+    /// Columns of the last allocation; 0 before the first.
+    pub last: u32,
     pub pipe: VecDeque<(Issuer, TensorWork)>,
 }
 

@@ -86,6 +86,19 @@ fn loaded_registers_are_used_after_their_wait() {
 }
 
 #[test]
+fn a_reduction_is_over_what_is_loaded() {
+    let load = "tcgen05.ld.red.sync.aligned.32x32b.x2.max.f32 {%r20, %r21}, %r22, [%r5];\n";
+    let right = product()
+        .with(LOAD, load)
+        .with("%r20, %r21;", "%r22, %r22;")
+        .target("sm_103a");
+    right.clean();
+    right
+        .without(WAIT_LOAD)
+        .finds(InFlight, "add.u32 %r30, %r22");
+}
+
+#[test]
 fn operands_go_through_the_asynchronous_proxy() {
     let right = product();
     right
@@ -236,6 +249,10 @@ fn columns_are_used_while_they_are_allocated() {
         .finds(Illegal, "tcgen05.alloc");
     right
         .with(ALLOC, &ALLOC.replace("32;", "1024;"))
+        .finds(Illegal, "tcgen05.alloc");
+    let second = ALLOC.replace("8208", "8212");
+    right
+        .with(ALLOC, &format!("{ALLOC}{}", second.replace("32;", "64;")))
         .finds(Illegal, "tcgen05.alloc");
     let relinquish = "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;\n";
     right.with(ALLOC, &format!("{ALLOC}{relinquish}")).clean();

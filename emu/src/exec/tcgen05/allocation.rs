@@ -37,6 +37,12 @@ impl Machine {
                 "the block has given up allocating, with the relinquish_alloc_permit of line {line}"
             )));
         }
+        let last = self.block(warp.block).tensor.last;
+        if last != 0 && columns > last {
+            return Err(illegal(format!(
+                "{columns} columns after an allocation of {last}: the block's allocations do not grow"
+            )));
+        }
         let first = match group {
             1 => self.tensor_memory(warp.block).free(columns, None),
             _ => self.allocate_jointly(warp, columns)?,
@@ -47,6 +53,7 @@ impl Machine {
         };
         let issuer = self.issuer(warp, at, LANE);
         let block = warp.block;
+        self.block_mut(block).tensor.last = columns;
         let memory = self.tensor_memory(block);
         memory.cells.forget(first, columns);
         memory.allocations.push(Allocation {

@@ -74,12 +74,13 @@ impl Machine {
                 fragment,
                 dst,
                 address,
-            } => self.tensor_load(warp, at, (fragment, dst, address), active),
+                reduction,
+            } => self.tensor_load(warp, (fragment, dst, address, *reduction), active),
             Tcgen05::Store {
                 fragment,
                 src,
                 address,
-            } => self.tensor_store(warp, at, (fragment, src, address), active),
+            } => self.tensor_store(warp, (fragment, src, address), active),
             Tcgen05::Wait { load } => {
                 self.tensor_wait(warp, *load, active);
                 Ok(())

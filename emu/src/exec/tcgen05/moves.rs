@@ -7,6 +7,7 @@ use crate::exec::lanes;
 use crate::machine::{Completion, Machine, Warp};
 use crate::tensor::tcgen05::fragment::Fragment;
 use crate::tensor::tcgen05::memory::Address;
+use crate::tensor::tcgen05::reduction::Reduction;
 
 /// A load whose registers are not written yet.
 #[derive(Clone, Debug)]
@@ -14,6 +15,7 @@ pub(crate) struct IssuedLoad {
     fragment: Fragment,
     at: Address,
     dst: Vec<Slot>,
+    reduction: Option<(Reduction, Slot)>,
 }
 
 /// A store that is not done yet: its values, and whether somebody wrote them.
@@ -50,8 +52,12 @@ impl Machine {
     pub(super) fn tensor_load(
         &mut self,
         warp: &mut Warp,
-        _: usize,
-        (fragment, dst, address): (&Fragment, &[Slot], &Operand),
+        (fragment, dst, address, reduction): (
+            &Fragment,
+            &[Slot],
+            &Operand,
+            Option<(Reduction, Slot)>,
+        ),
         active: u32,
     ) -> Result<(), Fault> {
         let at = self.move_address(warp, (fragment, address), active, "loads")?;
@@ -61,11 +67,13 @@ impl Machine {
             let areas = fragment.areas(at);
             check.tensor_touch(0, ticket, sm, &areas, (Use::Read, Role::Load));
             check.tensor_flight(dst, ticket.1);
+            check.tensor_flight(reduction.map(|(_, slot)| slot).as_slice(), ticket.1);
         });
         let issued = IssuedLoad {
             fragment: *fragment,
             at,
             dst: dst.to_vec(),
+            reduction,
         };
         warp.tensor_open[1] = true;
         // A register holds the last that was loaded, so loads happen in order.
@@ -79,7 +87,13 @@ impl Machine {
     }
 
     fn settle_load(&mut self, warp: &mut Warp, issued: &IssuedLoad) {
-        let IssuedLoad { fragment, at, dst } = issued;
+        let IssuedLoad {
+            fragment,
+            at,
+            dst,
+            reduction,
+        } = issued;
+        let mut unwritten = 0u32;
         let checks = self.check.is_some();
         for (register, &slot) in (0..).zip(dst) {
             for lane in lanes(warp.live) {
@@ -93,6 +107,7 @@ impl Machine {
                     written &= cells.is_written(row, column + 1);
                 }
                 warp.registers[slot as usize][lane] = value.into();
+                unwritten |= u32::from(!written) << lane;
                 if checks {
                     let found = if written {
                         Found::Written
@@ -103,12 +118,23 @@ impl Machine {
                 }
             }
         }
+        let Some((reduction, slot)) = reduction else {
+            return;
+        };
+        for lane in lanes(warp.live) {
+            let values = dst.iter().map(|&slot| warp.lanes(slot)[lane] as u32);
+            warp.registers[*slot as usize][lane] = reduction.of(values).into();
+            let found = match unwritten >> lane & 1 {
+                0 => Found::Written,
+                _ => Found::Unwritten,
+            };
+            self.checked(|check| check.loaded(*slot, lane, found));
+        }
     }
 
     pub(super) fn tensor_store(
         &mut self,
         warp: &mut Warp,
-        _: usize,
         (fragment, src, address): (&Fragment, &[Slot], &Operand),
         active: u32,
     ) -> Result<(), Fault> {

@@ -178,7 +178,16 @@ impl Fragment {
 
 /// Rows of the table of what is executed.
 pub(super) fn isa() -> Vec<(String, String)> {
-    let mut rows = Vec::new();
+    let mut rows = vec![
+        (
+            "tcgen05.ld.red.sync.aligned.32x32b.num.op{.abs}{.NaN}.f32".to_owned(),
+            "num = x2 to x128, op = min max; sm_103a".to_owned(),
+        ),
+        (
+            "tcgen05.ld.red.sync.aligned.32x32b.num.op.type".to_owned(),
+            "num = x2 to x128, op = min max, type = u32 s32; sm_103a".to_owned(),
+        ),
+    ];
     for (name, _, _, most) in SHAPES {
         let counts: Vec<String> = (0..8)
             .map(|power| 1 << power)
