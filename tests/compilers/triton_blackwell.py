@@ -74,6 +74,28 @@ def cases(folder):
                 FAULTS,
             )
 
+    # Pairs of blocks: each has half of A and half of B.
+    for name, dtype, tile in [
+        ("blackwell_pairs", "bf16", (256, 64, 64)),
+        ("blackwell_pairs_128", "bf16", (128, 64, 64)),
+        ("blackwell_pairs_e4m3", "e4m3", (256, 128, 64)),
+    ]:
+        m, n, k = 300, 144, 208
+        bm, bn, bk = tile
+        scalar = case.TRITON[dtype]
+        launch = compiled(
+            folder, name, matmul,
+            {"a": f"*{scalar}", "b": f"*{scalar}", "c": "*fp32", "m": "i32", "n": "i32", "k": "i32"},
+            {"BM": bm, "BN": bn, "BK": bk}, 100, num_stages=2, num_ctas=2,
+        )
+        a, b = integers((m, k), dtype), integers((k, n), dtype)
+        want = case.wide(a, dtype) @ case.wide(b, dtype)
+        yield case.Case(
+            name, launch, [2 * -(-m // bm), -(-n // bn), 1],
+            [case.given(a), case.given(b), case.wanted(want, "f32"), case.i32(m), case.i32(n), case.i32(k)],
+            FAULTS,
+        )
+
     m, n, k = 264, 144, 272
     bm, bn, bk = 128, 64, 128
     launch = compiled(

@@ -51,11 +51,13 @@ fn blocks_wait_for_columns() {
 #[test]
 fn a_product_of_two_blocks() {
     for (m, n) in [(256, 48), (128, 64)] {
-        let kernel = Matmul::new(m, n, 2);
+        let kernel = Matmul::new(m, n, 2).columns(128);
         all(|config| {
-            let (sums, findings) = kernel.run(4, config);
+            // Pairs that share one SM of their two must not get the same columns there.
+            let config = Config { sms: 3, ..config };
+            let (sums, findings) = kernel.run(12, config);
             assert!(findings.is_empty(), "{}", findings[0]);
-            let want: Vec<u32> = (0..2).flat_map(|pair| kernel.want(pair)).collect();
+            let want: Vec<u32> = (0..6).flat_map(|pair| kernel.want(pair)).collect();
             assert_eq!(sums, want);
         });
     }

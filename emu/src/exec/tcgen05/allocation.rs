@@ -4,7 +4,7 @@ use super::{Fault, illegal, outside};
 use crate::check::Use;
 use crate::code::{Address, Order, Slot};
 use crate::exec::memory::Target;
-use crate::machine::{Allocation, Joint, Machine, Wait, Warp};
+use crate::machine::{Allocation, Issuer, Joint, Machine, Wait, Warp};
 use crate::report::FindingKind;
 use crate::tensor::tcgen05::memory::{COLUMNS, UNIT};
 
@@ -43,19 +43,23 @@ impl Machine {
                 "{columns} columns after an allocation of {last}: the block's allocations do not grow"
             )));
         }
+        let issuer = self.issuer(warp, at, LANE);
         let first = match group {
             1 => self.tensor_memory(warp.block).free(columns, None),
-            _ => self.allocate_jointly(warp, columns)?,
+            _ => self.allocate_jointly(warp, columns, &issuer)?,
         };
         let Some(first) = first else {
             warp.fragments[at].wait = Wait::Columns(columns, group);
             return Ok(None);
         };
-        let issuer = self.issuer(warp, at, LANE);
         let block = warp.block;
         self.block_mut(block).tensor.last = columns;
         let memory = self.tensor_memory(block);
         memory.cells.forget(first, columns);
+        // The peer may have taken them for this block.
+        memory
+            .allocations
+            .retain(|own| (own.block, own.first, own.left) != (block, first, false));
         memory.allocations.push(Allocation {
             block,
             first,
@@ -85,7 +89,12 @@ impl Machine {
     }
 
     /// The same columns in both blocks of a pair, when both have come.
-    fn allocate_jointly(&mut self, warp: &Warp, columns: u32) -> Result<Option<u32>, Fault> {
+    fn allocate_jointly(
+        &mut self,
+        warp: &Warp,
+        columns: u32,
+        issuer: &Issuer,
+    ) -> Result<Option<u32>, Fault> {
         let block = warp.block;
         self.group_of(block, 2).map_err(illegal)?;
         let peer = self.peer_of(block).unwrap_or(block);
@@ -118,6 +127,14 @@ impl Machine {
         };
         self.block_mut(block).tensor.joint = None;
         self.block_mut(peer).tensor.joint = Some(Joint::Granted(first));
+        // Taken now, before another pair comes.
+        self.tensor_memory(peer).allocations.push(Allocation {
+            block: peer,
+            first,
+            columns,
+            left: false,
+            issuer: issuer.clone(),
+        });
         self.wake_cluster_of(block);
         Ok(Some(first))
     }
