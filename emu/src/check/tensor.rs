@@ -287,10 +287,16 @@ impl Check {
             self.see_bar(lane, block, offset);
         }
         let pipe = self.tensor.pipes.get(&(self.now.warp, lane)).copied();
-        let Some(state) = self.state() else { return };
+        let Some((state, info)) = self.running() else {
+            return;
+        };
+        let own = info.own();
         let group = state.group_mut(lane);
         let mut known = group.known.clone();
         known.seen.join(&std::mem::take(&mut known.tensor));
+        // It is no release: what the warp itself wrote in passing is not told. What it had seen when
+        // it issued the products came before what they did.
+        known.seen = known.seen.only(|agent| !own.contains(&agent));
         if let Some((agent, clock)) = pipe {
             known.seen.raise(agent, clock);
         }

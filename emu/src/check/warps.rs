@@ -40,6 +40,11 @@ impl WarpInfo {
         self.first + 33
     }
 
+    /// Those of what its threads access themselves.
+    pub fn own(&self) -> std::ops::Range<Agent> {
+        self.first..self.first + TOGETHER + 1
+    }
+
     /// The first of two for loads from tensor memory, or stores.
     pub fn moves(&self, load: bool) -> Agent {
         self.first + if load { 35 } else { 37 }

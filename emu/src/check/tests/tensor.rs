@@ -195,6 +195,18 @@ fn products_of_one_form_are_in_order() {
 
 const COPY: &str = "@%p1 tcgen05.cp.cta_group::1.128x128b [%r10], %rd3;\n";
 
+/// A commit tells of products, not of what its thread stored meanwhile.
+#[test]
+fn a_commit_is_no_release() {
+    let store = "@%p1 st.shared.u32 [%r2+8220], 7;\n";
+    let read = "ld.shared.u32 %r31, [%r2+8220];\n";
+    let right = plant(&format!("{store}bar.sync 0;\n{MMA}{COMMIT}{WAIT}{read}"));
+    right.clean();
+    right
+        .with(&format!("bar.sync 0;\n{MMA}"), MMA)
+        .finds(Race, "");
+}
+
 #[test]
 fn copies_are_in_order_with_products_only() {
     // A is what was copied.
