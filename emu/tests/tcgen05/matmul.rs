@@ -18,7 +18,7 @@ pub struct Matmul {
 }
 
 /// A small number in bf16.
-pub fn bits_of(value: f32) -> u16 {
+fn bits_of(value: f32) -> u16 {
     (value.to_bits() >> 16) as u16
 }
 
@@ -294,7 +294,12 @@ impl Matmul {
 
     /// Runs so many blocks: what they stored, and what was found.
     pub fn run(&self, blocks: usize, config: Config) -> (Vec<u32>, Vec<Finding>) {
-        let (mut machine, launch, to) = self.start(&self.text(), blocks, config);
+        self.run_text(&self.text(), blocks, config)
+    }
+
+    /// Runs a changed text.
+    pub fn run_text(&self, text: &str, blocks: usize, config: Config) -> (Vec<u32>, Vec<Finding>) {
+        let (mut machine, launch, to) = self.start(text, blocks, config);
         machine.launch(launch).expect("it launches");
         machine.run();
         let bytes = 4 * (blocks * 128 * self.width()) as u64;
@@ -303,14 +308,6 @@ impl Matmul {
             .chunks_exact(4)
             .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")));
         (words.collect(), machine.take_findings())
-    }
-
-    /// What is found in a changed text.
-    pub fn findings_of(&self, text: &str, blocks: usize, config: Config) -> Vec<Finding> {
-        let (mut machine, launch, _) = self.start(text, blocks, config);
-        machine.launch(launch).expect("it launches");
-        machine.run();
-        machine.take_findings()
     }
 
     /// Why a launch can't be.

@@ -212,13 +212,21 @@ impl Trial {
             }
         }
         let input_d = random.below(3) > 0;
+        // Only of f32, whose codes the tests have for large integers too.
+        let scales_d = matches!(self.kind, Kind::F16 | Kind::Tf32) && d == Accumulator::F32;
+        let scale_d = if scales_d { random.below(16) as u32 } else { 0 };
         let mut old = vec![vec![0; self.n]; self.m];
         for (row, line) in old.iter_mut().enumerate() {
             for (column, value) in line.iter_mut().enumerate() {
                 *value = random.below(9) as i64 - 4;
                 let (lane, offset) = lane_of(self.m, group, self.n, base, (row, column));
                 let rank = row / (self.m / group);
-                memories[rank].set(lane, at.column + offset, accumulator(d, *value), true);
+                memories[rank].set(
+                    lane,
+                    at.column + offset,
+                    accumulator(d, *value << scale_d),
+                    true,
+                );
             }
         }
         let negates = self.kind != Kind::I8;
@@ -243,7 +251,7 @@ impl Trial {
                 },
             )),
             input_d,
-            scale_d: 0,
+            scale_d,
             disabled: [[0; 4], [0, 0, 1, 0]],
         };
         let plan = decode(self.kind, group as u32).plan(operands).unwrap();
@@ -276,7 +284,7 @@ impl Trial {
                 let (lane, offset) = lane_of(self.m, group, self.n, base, (row, column));
                 // One lane is not written.
                 if rank == 1 && lane == 64 {
-                    want = old[row][column];
+                    want = old[row][column] << scale_d;
                 }
                 let word = memories[rank].get(lane, at.column + offset);
                 assert_eq!(
