@@ -1,6 +1,7 @@
 //! Kernels with `tcgen05`, from the allocation of tensor memory to its end.
 
 mod matmul;
+mod moves;
 
 use matmul::Matmul;
 use mok_emu::machine::{Completion, Config};
