@@ -9,18 +9,18 @@ from triton_kernels import NO_FENCE, compiled, matmul, matmul_maps, matmul_roles
 
 
 @triton.jit
-def matmul_scaled(a, sa, b, sb, c, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PACK: tl.constexpr, KIND: tl.constexpr):
-    """With one scale for 32 elements; `PACK` elements share a byte."""
+def matmul_scaled(a, sa, b, sb, c, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PACK: tl.constexpr, KIND: tl.constexpr, VEC: tl.constexpr):
+    """With one scale for `VEC` elements; `PACK` elements share a byte."""
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     cols = tl.program_id(1) * BN + tl.arange(0, BN)
     sums = tl.zeros((BM, BN), dtype=tl.float32)
     for start in range(0, k, BK):
         at = start // PACK + tl.arange(0, BK // PACK)
-        blocks = start // 32 + tl.arange(0, BK // 32)
+        blocks = start // VEC + tl.arange(0, BK // VEC)
         x = tl.load(a + rows[:, None] * (k // PACK) + at[None, :])
         y = tl.load(b + cols[None, :] * (k // PACK) + at[:, None])
-        xs = tl.load(sa + rows[:, None] * (k // 32) + blocks[None, :])
-        ys = tl.load(sb + cols[:, None] * (k // 32) + blocks[None, :])
+        xs = tl.load(sa + rows[:, None] * (k // VEC) + blocks[None, :])
+        ys = tl.load(sb + cols[:, None] * (k // VEC) + blocks[None, :])
         sums = tl.dot_scaled(x, xs, KIND, y, ys, KIND, sums)
     tl.store(c + rows[:, None] * n + cols[None, :], sums)
 
@@ -138,27 +138,34 @@ def cases(folder):
         [*FAULTS, "all warps of a warpgroup execute the same setmaxnreg", "a commit arrives at an mbarrier"],
     )
 
-    m, n, k = 256, 192, 256
-    for name, dtype, word, pack, tile in [
-        ("blackwell_mxfp8", "e4m3", "e4m3", 1, (128, 64, 128)),
-        ("blackwell_mxfp4", "e2m1", "e2m1", 2, (128, 64, 128)),
+    for name, dtype, pack, vector, (m, n, k), tile in [
+        ("blackwell_mxfp8", "e4m3", 1, 32, (256, 192, 256), (128, 64, 128)),
+        ("blackwell_mxfp8_wide", "e4m3", 1, 32, (128, 256, 128), (128, 256, 128)),
+        ("blackwell_mxfp4", "e2m1", 2, 32, (256, 192, 256), (128, 64, 128)),
+        ("blackwell_nvfp4", "e2m1", 2, 16, (256, 192, 256), (128, 64, 128)),
     ]:
         bm, bn, bk = tile
         pointer = "*u8" if pack == 2 else "*fp8e4nv"
+        scales = "*u8" if vector == 32 else "*fp8e4nv"
         launch = compiled(
             folder, name, matmul_scaled,
-            {"a": pointer, "sa": "*u8", "b": pointer, "sb": "*u8", "c": "*fp32", "n": "i32", "k": "i32"},
-            {"BM": bm, "BN": bn, "BK": bk, "PACK": pack, "KIND": word}, 100, num_stages=2,
+            {"a": pointer, "sa": scales, "b": pointer, "sb": scales, "c": "*fp32", "n": "i32", "k": "i32"},
+            {"BM": bm, "BN": bn, "BK": bk, "PACK": pack, "KIND": dtype, "VEC": vector}, 100, num_stages=2,
         )
         a, b = normal((m, k), dtype), normal((n, k), dtype)
-        # Powers of two around 1.
-        sa, sb = (random.integers(120, 135, (rows, k // 32)).astype(np.uint8) for rows in (m, n))
+        if vector == 32:
+            # Powers of two around 1.
+            sa, sb = (random.integers(120, 135, (rows, k // vector)).astype(np.uint8) for rows in (m, n))
+            values = [2.0 ** (scale.astype(np.float64) - 127) for scale in (sa, sb)]
+        else:
+            sa, sb = (case.narrow(random.uniform(0.1, 8, (rows, k // vector)), "e4m3") for rows in (m, n))
+            values = [case.wide(scale, "e4m3") for scale in (sa, sb)]
         wide = [
-            case.wide(values, dtype) * np.repeat(2.0 ** (scale.astype(np.float64) - 127), 32, axis=1)
-            for values, scale in [(a, sa), (b, sb)]
+            case.wide(codes, dtype) * np.repeat(scale, vector, axis=1)
+            for codes, scale in zip((a, b), values)
         ]
         bound = 1e-6 * (np.abs(wide[0]) @ np.abs(wide[1]).T)
-        stored = [case.packed(values) if pack == 2 else values for values in (a, b)]
+        stored = [case.packed(codes) if pack == 2 else codes for codes in (a, b)]
         yield case.Case(
             name, launch, [m // bm, n // bn, 1],
             [case.given(stored[0]), case.given(sa), case.given(stored[1]), case.given(sb),
