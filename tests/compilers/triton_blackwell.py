@@ -9,19 +9,20 @@ from triton_kernels import NO_FENCE, compiled, matmul, matmul_maps, matmul_roles
 
 
 @triton.jit
-def matmul_scaled(a, sa, b, sb, c, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PACK: tl.constexpr, KIND: tl.constexpr, VEC: tl.constexpr):
-    """With one scale for `VEC` elements; `PACK` elements share a byte."""
+def matmul_scaled(a, sa, b, sb, c, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PA: tl.constexpr, PB: tl.constexpr, A: tl.constexpr, B: tl.constexpr, VEC: tl.constexpr):
+    """With one scale for `VEC` elements; of A `PA` elements share a byte, of B `PB`."""
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     cols = tl.program_id(1) * BN + tl.arange(0, BN)
     sums = tl.zeros((BM, BN), dtype=tl.float32)
     for start in range(0, k, BK):
-        at = start // PACK + tl.arange(0, BK // PACK)
+        at_a = start // PA + tl.arange(0, BK // PA)
+        at_b = start // PB + tl.arange(0, BK // PB)
         blocks = start // VEC + tl.arange(0, BK // VEC)
-        x = tl.load(a + rows[:, None] * (k // PACK) + at[None, :])
-        y = tl.load(b + cols[None, :] * (k // PACK) + at[:, None])
+        x = tl.load(a + rows[:, None] * (k // PA) + at_a[None, :])
+        y = tl.load(b + cols[None, :] * (k // PB) + at_b[:, None])
         xs = tl.load(sa + rows[:, None] * (k // VEC) + blocks[None, :])
         ys = tl.load(sb + cols[:, None] * (k // VEC) + blocks[None, :])
-        sums = tl.dot_scaled(x, xs, KIND, y, ys, KIND, sums)
+        sums = tl.dot_scaled(x, xs, A, y, ys, B, sums)
     tl.store(c + rows[:, None] * n + cols[None, :], sums)
 
 
@@ -138,21 +139,24 @@ def cases(folder):
         [*FAULTS, "all warps of a warpgroup execute the same setmaxnreg", "a commit arrives at an mbarrier"],
     )
 
-    for name, dtype, pack, vector, (m, n, k), tile in [
-        ("blackwell_mxfp8", "e4m3", 1, 32, (256, 192, 256), (128, 64, 128)),
-        ("blackwell_mxfp8_wide", "e4m3", 1, 32, (128, 256, 128), (128, 256, 128)),
-        ("blackwell_mxfp4", "e2m1", 2, 32, (256, 192, 256), (128, 64, 128)),
-        ("blackwell_nvfp4", "e2m1", 2, 16, (256, 192, 256), (128, 64, 128)),
+    for name, dtypes, vector, (m, n, k), tile in [
+        ("blackwell_mxfp8", ("e4m3", "e4m3"), 32, (256, 192, 256), (128, 64, 128)),
+        ("blackwell_mxfp8_wide", ("e4m3", "e4m3"), 32, (128, 256, 128), (128, 256, 128)),
+        ("blackwell_mxfp8_fp4", ("e4m3", "e2m1"), 32, (256, 192, 256), (128, 64, 128)),
+        ("blackwell_mxfp4", ("e2m1", "e2m1"), 32, (256, 192, 256), (128, 64, 128)),
+        ("blackwell_nvfp4", ("e2m1", "e2m1"), 16, (256, 192, 256), (128, 64, 128)),
     ]:
         bm, bn, bk = tile
-        pointer = "*u8" if pack == 2 else "*fp8e4nv"
+        packs = [2 if dtype == "e2m1" else 1 for dtype in dtypes]
+        pointers = ["*u8" if pack == 2 else "*fp8e4nv" for pack in packs]
         scales = "*u8" if vector == 32 else "*fp8e4nv"
         launch = compiled(
             folder, name, matmul_scaled,
-            {"a": pointer, "sa": scales, "b": pointer, "sb": scales, "c": "*fp32", "n": "i32", "k": "i32"},
-            {"BM": bm, "BN": bn, "BK": bk, "PACK": pack, "KIND": dtype, "VEC": vector}, 100, num_stages=2,
+            {"a": pointers[0], "sa": scales, "b": pointers[1], "sb": scales, "c": "*fp32", "n": "i32", "k": "i32"},
+            {"BM": bm, "BN": bn, "BK": bk, "PA": packs[0], "PB": packs[1], "A": dtypes[0], "B": dtypes[1], "VEC": vector},
+            100, num_stages=2,
         )
-        a, b = normal((m, k), dtype), normal((n, k), dtype)
+        codes = [normal((rows, k), dtype) for rows, dtype in zip((m, n), dtypes)]
         if vector == 32:
             # Powers of two around 1.
             sa, sb = (random.integers(120, 135, (rows, k // vector)).astype(np.uint8) for rows in (m, n))
@@ -161,11 +165,11 @@ def cases(folder):
             sa, sb = (case.narrow(random.uniform(0.1, 8, (rows, k // vector)), "e4m3") for rows in (m, n))
             values = [case.wide(scale, "e4m3") for scale in (sa, sb)]
         wide = [
-            case.wide(codes, dtype) * np.repeat(scale, vector, axis=1)
-            for codes, scale in zip((a, b), values)
+            case.wide(code, dtype) * np.repeat(scale, vector, axis=1)
+            for code, dtype, scale in zip(codes, dtypes, values)
         ]
         bound = 1e-6 * (np.abs(wide[0]) @ np.abs(wide[1]).T)
-        stored = [case.packed(codes) if pack == 2 else codes for codes in (a, b)]
+        stored = [case.packed(code) if pack == 2 else code for code, pack in zip(codes, packs)]
         yield case.Case(
             name, launch, [m // bm, n // bn, 1],
             [case.given(stored[0]), case.given(sa), case.given(stored[1]), case.given(sb),

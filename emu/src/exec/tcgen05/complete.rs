@@ -44,8 +44,13 @@ impl Machine {
         }
     }
 
-    /// 16 bytes of a block's shared memory, and whether all of them were written.
-    fn chunk_of(&self, block: usize, address: u32) -> Result<([u8; 16], bool), String> {
+    /// 16 bytes of a block's shared memory, and whether so many of them were written.
+    fn chunk_of(
+        &self,
+        block: usize,
+        address: u32,
+        used: usize,
+    ) -> Result<([u8; 16], bool), String> {
         let shared = self.blocks[block]
             .as_ref()
             .map(|block| block.shared.as_slice())
@@ -59,7 +64,10 @@ impl Machine {
                     shared.len()
                 )
             })?;
-        Ok((*chunk, self.all_written(Place::Shared(block, address), 16)))
+        Ok((
+            *chunk,
+            self.all_written(Place::Shared(block, address), used),
+        ))
     }
 
     fn execute_product(&mut self, plan: &Planned, blocks: &[usize]) -> Result<(), String> {
@@ -68,13 +76,16 @@ impl Machine {
         }
         let columns = blocks
             .iter()
-            .map(|&block| plan.gather_b(&|address| self.chunk_of(block, address)))
+            .map(|&block| plan.gather_b(&|address, used| self.chunk_of(block, address, used)))
             .collect::<Result<Vec<Tile>, _>>()?;
         for (rank, &block) in blocks.iter().enumerate() {
             let sm = self.sm_of(block);
             let mut memory = self.tensors.remove(&sm).unwrap_or_default();
             let done = plan
-                .gather_a(&|address| self.chunk_of(block, address), &memory.cells)
+                .gather_a(
+                    &|address, used| self.chunk_of(block, address, used),
+                    &memory.cells,
+                )
                 .and_then(|rows| plan.accumulate(&mut memory.cells, rank, &rows, &columns));
             self.put_back(sm, memory);
             done?;
@@ -96,7 +107,7 @@ impl Machine {
         let mut memory = self.tensors.remove(&sm).unwrap_or_default();
         let mut done = Ok(());
         for (row, chunk, address) in op.chunks(layout) {
-            let (bytes, written) = match self.chunk_of(block, address) {
+            let (bytes, written) = match self.chunk_of(block, address, op.used()) {
                 Ok(found) => found,
                 Err(message) => {
                     done = Err(message);

@@ -89,6 +89,12 @@ impl Copy {
         })
     }
 
+    /// Bytes of a chunk that are read; those behind are padding.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.widens.map_or(16, |bits| 2 * bits as usize)
+    }
+
     /// The words of a chunk.
     #[must_use]
     pub fn words(&self, chunk: &[u8; 16]) -> [u32; 4] {

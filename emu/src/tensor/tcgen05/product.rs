@@ -181,8 +181,9 @@ impl Mma {
     }
 }
 
-/// Bytes of shared memory at an address, and whether all of them were written.
-pub type Read<'a> = &'a dyn Fn(u32) -> Result<([u8; 16], bool), String>;
+/// 16 bytes of shared memory at an address, and whether so many of them were written: those behind
+/// are padding.
+pub type Read<'a> = &'a dyn Fn(u32, usize) -> Result<([u8; 16], bool), String>;
 
 /// Rows of an operand, `[row][k]`, and which of them hold what nobody wrote.
 #[derive(Debug, Clone)]
@@ -318,10 +319,16 @@ impl Planned {
         };
         let sign = if negate { -1.0 } else { 1.0 };
         let per = self.per();
+        let small = match element {
+            Element::E2m1 => Some(4),
+            Element::E2m3 | Element::E3m2 => Some(6),
+            _ => None,
+        };
+        let used = small.map_or(16, |bits| (bits * per).div_ceil(8));
         let mut failed = None;
         each_chunk(mn, k, per, transpose, |row, chunk| {
             let address = layout.chunk(row, chunk);
-            let (bytes, written) = match read(address) {
+            let (bytes, written) = match read(address, used) {
                 Ok(found) => found,
                 Err(error) => {
                     failed.get_or_insert(format!("operand {which}: {error}"));
@@ -337,10 +344,8 @@ impl Planned {
                 tile.values[mn * k + k_at] = sign * value;
                 tile.unwritten[mn] |= !written;
             };
-            let bits = match element {
-                Element::E2m1 => 4,
-                Element::E2m3 | Element::E3m2 => 6,
-                _ => return element.each(&bytes, put),
+            let Some(bits) = small else {
+                return element.each(&bytes, put);
             };
             // 16 small elements have 16 bytes, the last of them unused; packed ones fill them.
             let all = u128::from_le_bytes(bytes);

@@ -257,7 +257,7 @@ impl Trial {
         let plan = decode(self.kind, group as u32).plan(operands).unwrap();
         let read = |rank: usize| {
             let shared = &shareds[rank];
-            move |address: u32| {
+            move |address: u32, _: usize| {
                 let at = address as usize;
                 Ok((*shared[at..].first_chunk::<16>().unwrap(), true))
             }
