@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 import case
-from triton_kernels import NO_FENCE, compiled, matmul, matmul_maps, matmul_roles
+from triton_kernels import NO_FENCE, attention_case, compiled, matmul, matmul_maps, matmul_roles
 
 
 @triton.jit
@@ -196,3 +196,6 @@ def cases(folder):
          *case.mapped(case.wanted(want, "bf16", start=start), *layouts[1]), case.given(which)],
         [NO_FENCE],
     )
+
+    # The powers are stored to tensor memory, where the second product reads them.
+    yield attention_case(folder, "blackwell_attention", normal, (2, 200, 64), (128, 64), FAULTS, 100, num_stages=2)
