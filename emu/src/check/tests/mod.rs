@@ -4,6 +4,7 @@ mod copies;
 mod maps;
 mod pairs;
 mod products;
+mod ring;
 mod speed;
 mod tensor;
 mod threads;
@@ -143,6 +144,14 @@ impl Plant {
     pub fn clean(&self) {
         for found in self.all() {
             assert!(found.is_empty(), "{}", found[0]);
+        }
+    }
+
+    /// A finding of one of these kinds, whatever the seed.
+    pub fn finds_one_of(&self, kinds: &[FindingKind]) {
+        for found in self.all() {
+            let any = found.iter().any(|found| kinds.contains(&found.kind));
+            assert!(any, "none of {kinds:?} in {found:?}");
         }
     }
 
