@@ -95,14 +95,13 @@ def f32(value):
 
 
 def mapped(buffer, dtype, box, swizzle):
-    """A tensor map over a buffer of two dimensions, and the sizes and strides that Triton adds."""
-    rows, columns = buffer.values.shape
+    """A tensor map over a buffer, and the sizes and strides that Triton adds."""
+    shape = buffer.values.shape
+    strides = [int(np.prod(shape[at + 1 :])) for at in range(len(shape))]
     return [
-        ("map", buffer, {"dtype": dtype, "dims": [columns, rows], "box": box[::-1], "swizzle": swizzle}),
-        i32(rows),
-        i32(columns),
-        {"kind": "i64", "value": columns},
-        {"kind": "i64", "value": 1},
+        ("map", buffer, {"dtype": dtype, "dims": list(shape[::-1]), "box": box[::-1], "swizzle": swizzle}),
+        *[i32(size) for size in shape],
+        *[{"kind": "i64", "value": stride} for stride in strides],
     ]
 
 

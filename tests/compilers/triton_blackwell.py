@@ -27,6 +27,24 @@ def matmul_scaled(a, sa, b, sb, c, n, k, BM: tl.constexpr, BN: tl.constexpr, BK:
 
 
 @triton.jit
+def matmul_blocks(a, sa, b, sb, c, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """With scales in blocks of 512 bytes, which are copied to tensor memory as they are."""
+    row, col = tl.program_id(0), tl.program_id(1)
+    sums = tl.zeros((BM, BN), dtype=tl.float32)
+    for start in tl.range(0, k, BK, num_stages=2):
+        x = a.load([row * BM, start])
+        y = b.load([col * BN, start])
+        xs = sa.load([0, row * (BM // 128), start // 128, 0, 0]).reshape(BM // 128, BK // 128, 32, 4, 4)
+        ys = sb.load([0, col * (BN // 128), start // 128, 0, 0]).reshape(BN // 128, BK // 128, 32, 4, 4)
+        xs = xs.trans(0, 3, 2, 1, 4).reshape(BM, BK // 32)
+        ys = ys.trans(0, 3, 2, 1, 4).reshape(BN, BK // 32)
+        sums = tl.dot_scaled(x, xs, "e4m3", y.T, ys, "e4m3", sums)
+    rows = row * BM + tl.arange(0, BM)
+    cols = col * BN + tl.arange(0, BN)
+    tl.store(c + rows[:, None] * n + cols[None, :], sums)
+
+
+@triton.jit
 def gather_rows(a, c, rows, ROWS: tl.constexpr, COLS: tl.constexpr):
     """Rows that a list names, through maps, to the rows that lie three further."""
     which = tl.load(rows + tl.program_id(0) * ROWS + tl.arange(0, ROWS))
@@ -176,6 +194,32 @@ def cases(folder):
              case.wanted(wide[0] @ wide[1].T, "f32", bound), case.i32(n), case.i32(k)],
             FAULTS,
         )
+
+    m, n, k, tile = 256, 256, 384, 128
+    block = "tensordesc<u8[1,1,1,2,256]>"
+    launch = compiled(
+        folder, "blackwell_blocks", matmul_blocks,
+        {"a": f"tensordesc<fp8e4nv[{tile},{tile}]>", "sa": block, "b": f"tensordesc<fp8e4nv[{tile},{tile}]>", "sb": block,
+         "c": "*fp32", "n": "i32", "k": "i32"},
+        {"BM": tile, "BN": tile, "BK": tile}, 100,
+    )
+    layouts = [("u8", meta["block_size"], 16 << meta["swizzle"]) for meta in launch["maps"]]
+    arguments, wide = [], []
+    for number, rows in enumerate([m, n]):
+        codes = normal((rows, k), "e4m3")
+        scales = random.integers(120, 135, (rows, k // 32)).astype(np.uint8)
+        wide.append(case.wide(codes, "e4m3") * np.repeat(2.0 ** (scales.astype(np.float64) - 127), 32, axis=1))
+        # Of 128 rows by 4 scales, 32 rows of four lie together.
+        blocks = scales.reshape(rows // 128, 4, 32, k // 128, 4).transpose(0, 3, 2, 1, 4)
+        blocks = blocks.reshape(1, rows // 128, k // 128, 2, 256)
+        arguments += case.mapped(case.given(codes), *layouts[2 * number])
+        arguments += case.mapped(case.given(blocks), *layouts[2 * number + 1])
+    bound = 1e-6 * (np.abs(wide[0]) @ np.abs(wide[1]).T)
+    yield case.Case(
+        "blackwell_blocks", launch, [m // tile, n // tile, 1],
+        [*arguments, case.wanted(wide[0] @ wide[1].T, "f32", bound), case.i32(n), case.i32(k)],
+        FAULTS,
+    )
 
     rows, columns, moved = 100, 160, 64
     launch = compiled(

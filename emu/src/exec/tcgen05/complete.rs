@@ -1,6 +1,6 @@
 //! What comes out of the pipe.
 
-use crate::machine::{Issuer, Machine, Place, TensorMemory, TensorWork};
+use crate::machine::{Issuer, Machine, Place, TensorWork};
 use crate::report::FindingKind;
 use crate::tensor::tcgen05::copy::Copy;
 use crate::tensor::tcgen05::descriptor::Layout;
@@ -87,7 +87,7 @@ impl Machine {
                     &memory.cells,
                 )
                 .and_then(|rows| plan.accumulate(&mut memory.cells, rank, &rows, &columns));
-            self.put_back(sm, memory);
+            self.tensors.insert(sm, memory);
             done?;
         }
         Ok(())
@@ -121,12 +121,8 @@ impl Machine {
                 }
             }
         }
-        self.put_back(sm, memory);
-        done
-    }
-
-    fn put_back(&mut self, sm: (usize, u32), memory: TensorMemory) {
         self.tensors.insert(sm, memory);
+        done
     }
 
     fn commit_arrives(&mut self, issuer: &Issuer, (block, offset): (usize, u32)) {

@@ -59,7 +59,9 @@ impl Copy {
             }
             parts => (parts, None),
         };
-        let known = SHAPES.iter().find(|(names, ..)| *names == parts);
+        // Compilers write the multicast before the shape, too.
+        let alike = |names: &[&str]| names == parts || names.iter().rev().eq(parts);
+        let known = SHAPES.iter().find(|(names, ..)| alike(names));
         let Some(&(_, rows, chunks, shape)) = known else {
             let list: Vec<String> = SHAPES.iter().map(|(names, ..)| names.join(".")).collect();
             return Err(format!(

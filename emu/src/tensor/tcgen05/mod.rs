@@ -13,7 +13,8 @@
 //! | [`copy`] | `tcgen05.cp` |
 //!
 //! Not implemented, and an error at load: `tcgen05.mma` with `.ws`, `.sp` or `.ashift`,
-//! `tcgen05.cp.4x256b`, `tcgen05.shift`, `tcgen05.ld.red.16x32bx2`. A finding where it is executed:
+//! `tcgen05.cp.4x256b`, `tcgen05.shift` and `tcgen05.ld.red.16x32bx2` (of which the ISA's text leaves
+//! open which lanes move where). A finding where it is executed:
 //! block scaling with M = 128 and `.cta_group::2`, K = 96, absolute leading addresses.
 
 pub mod copy;

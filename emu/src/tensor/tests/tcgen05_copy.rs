@@ -42,7 +42,10 @@ fn every_row_goes_to_its_lanes() {
             })
             .collect();
         assert_eq!(moved(parts), want, "{parts:?}");
+        let mut turned = parts.to_vec();
+        turned.reverse();
         let copy = Copy::decode(parts).unwrap();
+        assert_eq!(Copy::decode(&turned), Ok(copy));
         let area = |lane: u32, column: u32| copy.area(Address { lane, column });
         assert_eq!(area(0, 512 - columns).unwrap().columns, columns);
         assert!(area(0, 513 - columns).unwrap_err().contains("columns"));
