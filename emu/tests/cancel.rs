@@ -93,6 +93,16 @@ fn a_refused_request_has_no_block() {
                 && found.message.contains("no cluster was cancelled")),
         "{findings:?}"
     );
+    // Asking on after a refusal.
+    let again = body(1).replace("@%p2 bra LOOP;", "setp.lt.u32 %p2, %r7, 30; @%p2 bra LOOP;");
+    let (_, findings, _) = run(&again, [24, 1], 64, 48, Config::default());
+    assert!(
+        findings
+            .iter()
+            .any(|found| found.kind == FindingKind::Illegal
+                && found.message.contains("one was refused")),
+        "{findings:?}"
+    );
     // The response is read before it was waited for.
     let early = body(1).replace("@!%p1 bra WAIT;", "");
     let (_, findings, _) = run(&early, [24, 1], 64, 48, Config::default());

@@ -44,6 +44,9 @@ impl Machine {
                 "the response and the mbarrier are in the block's own shared memory".into(),
             );
         }
+        if self.block(block).refused {
+            return Err("a request after the block saw that one was refused".into());
+        }
         if !offset.is_multiple_of(BYTES) {
             return Err(format!(
                 "the response goes to {offset:#x}, which is no multiple of {BYTES}"
@@ -90,6 +93,9 @@ impl Machine {
         for lane in lanes(active) {
             let [low, high] = response.map(|slot| warp.lanes(slot)[lane]);
             let granted = high & GRANTED != 0;
+            if query == Query::IsCanceled && !granted {
+                self.block_mut(warp.block).refused = true;
+            }
             if !granted && query != Query::IsCanceled {
                 let message = "the response is that no cluster was cancelled".into();
                 self.report(warp, pc, Some(lane as u32), FindingKind::Illegal, message);

@@ -298,6 +298,7 @@ impl Machine {
                 named: std::array::from_fn(|_| NamedBarrier::default()),
                 pool: RegisterPool::of(threads.div_ceil(32)),
                 tensor: super::BlockTensor::default(),
+                refused: false,
                 warps: Vec::new(),
                 live: threads.div_ceil(32),
                 threads,

@@ -142,6 +142,8 @@ pub(crate) struct Block {
     pub named: [NamedBarrier; 16],
     pub pool: RegisterPool,
     pub tensor: BlockTensor,
+    /// Whether it has seen that a request for another cluster was refused.
+    pub refused: bool,
     pub warps: Vec<usize>,
     /// Warps that have not ended.
     pub live: u32,
