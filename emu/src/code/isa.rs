@@ -528,6 +528,20 @@ impl IsaRow {
     }
 }
 
+/// The lowest `sm_` that has an instruction of one of the tables, where that is later than Hopper.
+pub fn later_arch(name: &str) -> Option<u16> {
+    let opcode = name.split('.').next().unwrap_or("");
+    let parts = [".cta_group::N", ".tile::gather4", ".tile::scatter4"];
+    let later = matches!(opcode, "tcgen05" | "clusterlaunchcontrol")
+        || parts.iter().any(|part| name.contains(part));
+    // The reduction came with the next ones.
+    later.then_some(if name.starts_with("tcgen05.ld.red") {
+        103
+    } else {
+        100
+    })
+}
+
 /// The machine's own instructions. Together with [`crate::scalar::isa`] and
 /// [`crate::tensor::isa`] that is everything that loads.
 pub fn isa() -> Vec<IsaRow> {

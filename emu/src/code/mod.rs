@@ -21,7 +21,7 @@ mod tests;
 mod warp;
 
 pub use decode::{LoadError, decode, function_address};
-pub use isa::{IsaRow, isa};
+pub use isa::{IsaRow, isa, later_arch};
 pub use operations::*;
 pub use special::special_registers;
 pub(crate) use tcgen05::missing;

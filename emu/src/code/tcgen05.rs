@@ -1,7 +1,7 @@
 //! `tcgen05`: tensor memory and its products (PTX ISA 9.0, 9.7.16).
 
 use super::decode::Decoder;
-use super::{Address, Instruction, Op, Slot};
+use super::{Address, Instruction, Op, Slot, TensorKind};
 use crate::ptx::ast::{Operand, Space};
 use crate::tensor::tcgen05::copy::Copy;
 use crate::tensor::tcgen05::fragment::Fragment;
@@ -196,13 +196,20 @@ pub(crate) fn missing(target: &str, op: &Op) -> Option<String> {
     let family = number.strip_suffix(['a', 'f']).unwrap_or("");
     let op = match op {
         Op::Tcgen05(op) => op,
-        Op::TryCancel { .. } | Op::QueryCancel { .. } => {
+        other => {
+            let what = match other {
+                Op::TryCancel { .. } | Op::QueryCancel { .. } => "`clusterlaunchcontrol`",
+                Op::Tensor(copy) if copy.four => "a tensor copy of four rows",
+                Op::Tensor(copy) if matches!(copy.kind, TensorKind::Load { pair: true, .. }) => {
+                    "a tensor copy with .cta_group::2"
+                }
+                _ => return None,
+            };
             let version = number.trim_end_matches(['a', 'f']).parse::<u32>();
-            return version.is_ok_and(|version| version < 100).then(|| {
-                format!("`clusterlaunchcontrol` is for sm_100 and later, not for {target}")
-            });
+            return version
+                .is_ok_and(|version| version < 100)
+                .then(|| format!("{what} is for sm_100 and later, not for {target}"));
         }
-        _ => return None,
     };
     if !matches!(family, "100" | "101" | "103" | "110") {
         return Some(format!(

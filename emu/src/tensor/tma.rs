@@ -530,11 +530,13 @@ pub fn isa() -> Vec<(String, String)> {
     let types = DTYPES.map(|row| row.1).join(" ");
     let what = format!("tile, all swizzles of 16-byte atoms, {types}");
     [
-        "cp.async.bulk.tensor.1d-5d.shared::cluster.global{.cta_group::1, .cta_group::2}",
-        "cp.async.bulk.tensor.1d-5d.shared::cta.global{.cta_group::1, .cta_group::2}",
+        "cp.async.bulk.tensor.1d-5d.shared::cluster.global",
+        "cp.async.bulk.tensor.1d-5d.shared::cta.global",
         "cp.async.bulk.tensor.1d-5d.global.shared::cta",
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4{.cta_group::1, .cta_group::2}",
-        "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4{.cta_group::1, .cta_group::2}",
+        "cp.async.bulk.tensor.1d-5d.shared::cluster.global.cta_group::N",
+        "cp.async.bulk.tensor.1d-5d.shared::cta.global.cta_group::N",
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4{.cta_group::N}",
+        "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4{.cta_group::N}",
         "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4",
     ]
     .map(|opcode| (opcode.to_string(), what.clone()))

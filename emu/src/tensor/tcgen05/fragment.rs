@@ -181,11 +181,11 @@ pub(super) fn isa() -> Vec<(String, String)> {
     let mut rows = vec![
         (
             "tcgen05.ld.red.sync.aligned.32x32b.num.op{.abs}{.NaN}.f32".to_owned(),
-            "num = x2 to x128, op = min max; sm_103a".to_owned(),
+            "num = x2 to x128, op = min max".to_owned(),
         ),
         (
             "tcgen05.ld.red.sync.aligned.32x32b.num.op.type".to_owned(),
-            "num = x2 to x128, op = min max, type = u32 s32; sm_103a".to_owned(),
+            "num = x2 to x128, op = min max, type = u32 s32".to_owned(),
         ),
     ];
     for (name, _, _, most) in SHAPES {

@@ -520,7 +520,7 @@ pub(super) fn isa() -> Vec<(String, String)> {
                 false => String::new(),
             };
             (
-                format!("tcgen05.mma.cta_group::N.kind::{name}{scaled}"),
+                format!("tcgen05.mma.cta_group::N.kind::{name}{scaled}{{.collector::a::op}}"),
                 format!(
                     "{}, K = {}; {}",
                     types(kind.elements()),
