@@ -115,14 +115,12 @@ impl Kind {
 
     /// The values of N: the smallest is the step, up to 256; for i8 there are further small ones.
     #[must_use]
-    pub fn columns(self, group: u32, m: usize) -> (usize, &'static [usize]) {
-        match (self, group, m) {
-            (Kind::I8, 2, _) => (32, &[]),
-            (Kind::I8, _, 64) => (16, &[8, 24]),
-            (_, 2, _) => (16, &[]),
-            (kind, ..) if kind.is_scaled() => (8, &[]),
-            (_, _, 64) => (8, &[]),
-            _ => (16, &[]),
+    pub fn columns(self, group: u32) -> (usize, &'static [usize]) {
+        match (self, group) {
+            (Kind::I8, 2) => (32, &[]),
+            (Kind::I8, _) => (16, &[8, 24]),
+            (_, 2) => (16, &[]),
+            _ => (8, &[]),
         }
     }
 }
@@ -255,7 +253,7 @@ impl Fields {
             )));
         }
         let n = field(17, 6) as usize * 8;
-        let (mut step, others) = kind.columns(group, m);
+        let (mut step, others) = kind.columns(group);
         // 9.7.16.10.1: N of a transposed B with elements of 8 bits.
         let transpose_b = field(16, 1) != 0;
         let bytes = kind != Kind::F16 && kind != Kind::Tf32;
@@ -266,7 +264,7 @@ impl Fields {
         if !(listed || n >= step && n <= 256 && n.is_multiple_of(step)) {
             let also: String = others.iter().map(|n| format!("{n}, ")).collect();
             return Err(wrong(format!(
-                "N = {n}, and with cta_group::{group} and M = {m} N is {also}{step} to 256 in steps of {step}"
+                "N = {n}, and with cta_group::{group} N is {also}{step} to 256 in steps of {step}"
             )));
         }
         let (negate_a, negate_b) = (field(13, 1) != 0, field(14, 1) != 0);

@@ -509,7 +509,7 @@ pub(super) fn isa() -> Vec<(String, String)> {
                 .into_iter()
                 .flat_map(|group| {
                     kind.rows(group).iter().map(move |&m| {
-                        let (step, others) = kind.columns(group, m);
+                        let (step, others) = kind.columns(group);
                         let also: String = others.iter().map(|n| format!("{n}, ")).collect();
                         format!("cta_group::{group} M {m}, N {also}{step} to 256 by {step}")
                     })

@@ -355,7 +355,7 @@ fn every_kind_shape_and_layout_is_the_plain_product() {
                 if kind.is_scaled() && (group, m) == (2, 128) {
                     continue;
                 }
-                let (step, others) = kind.columns(group, m);
+                let (step, others) = kind.columns(group);
                 let sizes = [step, 3 * step, 64, 96, 256];
                 for (at, &n) in others.iter().chain(&sizes).enumerate() {
                     let pick = |list: &[(u32, Element)], by: usize| list[(at + by) % list.len()];

@@ -32,17 +32,15 @@ fn instruction_descriptors() {
         (
             Kind::F16,
             1,
-            with(PLAIN, n, 1 << 17),
-            "N = 8, and with cta_group::1 and M = 128 N is 16 to 256 in steps of 16",
+            with(PLAIN, n, 0),
+            "N = 0, and with cta_group::1 N is 8 to 256 in steps of 8",
         ),
-        (Kind::F16, 1, with(PLAIN, n, 9 << 17), "N = 72"),
-        (Kind::F16, 1, with(PLAIN, n, 0), "N = 0"),
         (Kind::F16, 1, with(PLAIN, n, 34 << 17), "N = 272"),
         (
             Kind::F16,
             2,
             with(PLAIN, n, 3 << 17),
-            "N = 24, and with cta_group::2 and M = 128 N is 16",
+            "N = 24, and with cta_group::2 N is 16 to 256 in steps of 16",
         ),
         (
             Kind::F16,
@@ -122,6 +120,7 @@ fn instruction_descriptors() {
         assert!(error.contains(says), "{error}");
     }
     Fields::decode(PLAIN, Kind::F16, 1).unwrap();
+    Fields::decode(with(PLAIN, n, 9 << 17), Kind::F16, 1).unwrap();
     Fields::decode(SCALED, Kind::Mxf8f6f4, 1).unwrap();
 }
 
