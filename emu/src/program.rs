@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::code::{Entry, LoadError, decode, function_address};
+use crate::code::{Entry, LoadError, decode, function_address, missing};
 use crate::machine::Machine;
 use crate::memory::Fault;
 use crate::ptx::ast::{Init, Module, Space, Variable};
@@ -61,13 +61,24 @@ impl Program {
             .filter(|variable| variable.space == Space::Shared)
             .cloned()
             .collect();
-        let entries = module
+        let entries: Vec<Arc<Entry>> = module
             .functions
             .iter()
             .filter(|function| function.entry)
             .map(|function| decode(function, &module.functions, &variables, &shared).map(Arc::new))
             .collect::<Result<_, _>>()
             .map_err(ProgramError::Load)?;
+        for entry in &entries {
+            for instruction in &entry.code {
+                if let Some(reason) = missing(&module.target, &instruction.op) {
+                    return Err(ProgramError::Load(LoadError {
+                        function: entry.name.clone(),
+                        line: instruction.line,
+                        reason,
+                    }));
+                }
+            }
+        }
         Ok(Program {
             entries,
             target: module.target,

@@ -14,7 +14,8 @@ fn every_row() -> String {
     for row in isa() {
         let names = row.names();
         for name in [&names[0], &names[names.len() - 1]] {
-            if name.ends_with("v2.b128") {
+            // All `tcgen05` of a kernel name one group.
+            if name.ends_with("v2.b128") || name.contains("cta_group::2") {
                 continue;
             }
             let lanes = ["v8", "v4", "v2"].iter().zip([8, 4, 2]);
@@ -40,7 +41,7 @@ fn every_row() -> String {
         }
     }
     format!(
-        ".version 8.6\n.target sm_90a\n.address_size 64\n.func callee() {{ ret; }}\n\
+        ".version 8.6\n.target sm_100a\n.address_size 64\n.func callee() {{ ret; }}\n\
          .visible .entry k(.param .u64 p)\n{{\n.reg .b64 %r<16>;\n.reg .b128 %q<4>;\n.reg .pred %p<2>;\ntable: .branchtargets end;\n{body}end:\nret;\n}}\n"
     )
 }
@@ -90,6 +91,52 @@ mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r12, %r
 prmt.b32 %r14, %r12, %r13, 0x5410; lop3.b32 %r15, %r12, %r13, %r14, 0xe8; bfe.u32 %r16, %r15, 4, 8;
 vote.sync.ballot.b32 %r17, %p1, -1; nanosleep.u32 20; mov.u64 %d4, %globaltimer;
 st.global.u32 [%d3], %r16;
+ret;
+}
+"#;
+
+/// Tensor memory: allocation, copies, products with A in both memories, scales, loads and stores.
+const TENSOR: &str = r#"
+.version 8.8
+.target sm_100a
+.address_size 64
+.extern .shared .align 1024 .b8 dyn[];
+.visible .entry k(.param .u64 p) .maxntid 128, 1, 1
+{
+.reg .pred %p<4>; .reg .b32 %r<24>; .reg .b64 %d<8>;
+.shared .align 8 .b8 bars[16];
+ld.param.u64 %d0, [p]; mov.u32 %r0, %tid.x; mov.u32 %r1, dyn; mov.u32 %r2, bars;
+setp.lt.u32 %p0, %r0, 32; setp.eq.u32 %p1, %r0, 0; setp.ne.u32 %p2, %r0, %r0;
+shl.b32 %r3, %r0, 6; add.u32 %r3, %r3, %r1; st.shared.v2.u32 [%r3], {%r0, %r1};
+@%p1 mbarrier.init.shared.b64 [%r2], 1; fence.proxy.async;
+@!%p0 bra L0;
+tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2+8], 128;
+tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
+L0: tcgen05.fence::before_thread_sync; bar.sync 0; tcgen05.fence::after_thread_sync;
+ld.shared.u32 %r4, [%r2+8]; bfe.u32 %r5, %r1, 4, 14; cvt.u64.u32 %d1, %r5;
+add.s64 %d2, %d1, 0x0000400800080000; add.s64 %d3, %d1, 0x4000404000010000;
+@%p1 tcgen05.cp.cta_group::1.32x128b.warpx4 [%r4+64], %d2;
+@%p1 tcgen05.cp.cta_group::1.128x256b.b8x16.b4x16_p64 [%r4+96], %d2;
+@%p1 tcgen05.mma.cta_group::1.kind::f16 [%r4], %d2, %d3, 134481040, {%r0, 1, 2, 3}, %p2, 4;
+@%p1 tcgen05.mma.cta_group::1.kind::f8f6f4 [%r4+16], [%r4+96], %d2, 134481040, !%p2;
+@%p1 tcgen05.mma.cta_group::1.kind::tf32 [%r4+32], %d2, %d2, 134482192, %p2;
+@%p1 tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r4], %d2, %d2, 142868480, [%r4+64], [%r4+68], %p2;
+@%p1 tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16 [%r4], %d2, %d2, 134480000, [%r4+64], [%r4+68], %p2;
+@%p1 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r2];
+W: mbarrier.try_wait.parity.shared.b64 %p3, [%r2], 0; @!%p3 bra W;
+tcgen05.fence::after_thread_sync;
+shr.u32 %r6, %r0, 5; shl.b32 %r6, %r6, 21; add.u32 %r6, %r6, %r4;
+tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r7, %r8}, [%r6];
+tcgen05.ld.sync.aligned.16x128b.x1.pack::16b.b32 {%r9, %r10}, [%r6];
+tcgen05.ld.sync.aligned.16x32bx2.x2.b32 {%r11, %r12}, [%r6], 16;
+tcgen05.wait::ld.sync.aligned;
+tcgen05.st.sync.aligned.16x64b.x2.b32 [%r6], {%r7, %r9};
+tcgen05.st.sync.aligned.16x256b.x1.unpack::16b.b32 [%r6+16], {%r7, %r8, %r9, %r10};
+tcgen05.wait::st.sync.aligned;
+tcgen05.fence::before_thread_sync; bar.sync 0;
+@!%p0 bra L1;
+tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r4, 128;
+L1: st.global.u32 [%d0], %r7;
 ret;
 }
 "#;
@@ -188,7 +235,7 @@ fn run(text: &str, seed: u64) {
             grid: [2, 1, 1],
             block: [40, 1, 1],
             cluster: entry.directives.cluster.unwrap_or([1; 3]),
-            dynamic_shared: 4096,
+            dynamic_shared: 16384,
             params,
         };
         if machine.launch(launch).is_ok() {
@@ -204,7 +251,7 @@ fn damage_is_an_error_or_a_finding() {
         .ok()
         .and_then(|count| count.parse().ok())
         .unwrap_or(400);
-    let mut texts = vec![SMALL.to_owned(), every_row()];
+    let mut texts = vec![SMALL.to_owned(), every_row(), TENSOR.to_owned()];
     if let Ok(path) = std::env::var("MOK_MUTATED_FILE") {
         texts = vec![std::fs::read_to_string(path).expect("the file")];
     }

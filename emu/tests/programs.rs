@@ -264,7 +264,11 @@ fn unknown_instructions_are_errors_at_load_that_name_them() {
     for (body, name) in [
         ("frobnicate.u32 %r1, %r2;", "frobnicate"),
         ("add.sideways.u32 %r1, %r2, %r3;", "sideways"),
-        ("tcgen05.fence::before_thread_sync;", "tcgen05"),
+        ("tcgen05.fence::before_thread_sync;", "not for sm_90a"),
+        (
+            "cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes [%r1], [%r2, {%r1, %r1, %r1, %r1, %r1}], [%r3];",
+            "four rows is for sm_100",
+        ),
         ("bra NOWHERE;", "NOWHERE"),
         ("mov.u32 %r1, %undeclared;", "%undeclared"),
     ] {

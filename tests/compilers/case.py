@@ -13,6 +13,9 @@ PLAIN = {"f16": np.float16, "f32": np.float32, "i32": np.int32, "u8": np.uint8, 
 ROUNDING = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-23, "f64": 2.0**-52, "i32": 0.0}
 
 
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
 def _e4m3_values():
     codes = np.arange(128)
     exponent, mantissa = codes >> 3, codes & 7
@@ -34,7 +37,16 @@ def narrow(values, dtype):
         low, high = size - table[below], table[above] - size
         nearest = np.where((low < high) | ((low == high) & (below % 2 == 0)), below, above)
         return (nearest | np.signbit(values) << 7).astype(np.uint8)
+    if dtype == "e2m1":
+        size = np.abs(values.astype(np.float64))
+        nearest = np.abs(size[..., None] - E2M1).argmin(axis=-1).astype(np.uint8)
+        return nearest | np.signbit(values).astype(np.uint8) << 3
     return values.astype(PLAIN[dtype])
+
+
+def packed(values):
+    """Two codes of 4 bits in a byte, the first in its low half."""
+    return values[..., 0::2] | values[..., 1::2] << 4
 
 
 def wide(values, dtype):
@@ -43,6 +55,8 @@ def wide(values, dtype):
         return (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     if dtype == "e4m3":
         return _e4m3_values()[values & 127] * np.where(values & 128, -1.0, 1.0)
+    if dtype == "e2m1":
+        return E2M1[values & 7] * np.where(values & 8, -1.0, 1.0)
     return values.astype(np.float64)
 
 
@@ -81,14 +95,13 @@ def f32(value):
 
 
 def mapped(buffer, dtype, box, swizzle):
-    """A tensor map over a buffer of two dimensions, and the sizes and strides that Triton adds."""
-    rows, columns = buffer.values.shape
+    """A tensor map over a buffer, and the sizes and strides that Triton adds."""
+    shape = buffer.values.shape
+    strides = [int(np.prod(shape[at + 1 :])) for at in range(len(shape))]
     return [
-        ("map", buffer, {"dtype": dtype, "dims": [columns, rows], "box": box[::-1], "swizzle": swizzle}),
-        i32(rows),
-        i32(columns),
-        {"kind": "i64", "value": columns},
-        {"kind": "i64", "value": 1},
+        ("map", buffer, {"dtype": dtype, "dims": list(shape[::-1]), "box": box[::-1], "swizzle": swizzle}),
+        *[i32(size) for size in shape],
+        *[{"kind": "i64", "value": stride} for stride in strides],
     ]
 
 

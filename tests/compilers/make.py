@@ -78,10 +78,15 @@ def main():
 
     import case
     import cuda_kernels
+    import triton_blackwell
     import triton_kernels
     import triton_vectors
 
-    cases = [*triton_kernels.cases(folder), *triton_vectors.cases(folder)]
+    cases = [
+        *triton_kernels.cases(folder),
+        *triton_blackwell.cases(folder),
+        *triton_vectors.cases(folder),
+    ]
     ignored = {}
     reason = cuda_kernels.missing()
     if reason is None:

@@ -162,6 +162,30 @@ def compiled(folder, name, kernel, signature, constants, arch=90, sixteens=(), *
     }
 
 
+def attention_case(folder, name, normal, sizes, tile, allowed, arch=90, **options):
+    """Attention over `sizes` of heads, length and depth."""
+    heads, length, depth = sizes
+    launch = compiled(
+        folder, name, attention,
+        {"q": "*bf16", "k": "*bf16", "v": "*bf16", "o": "*bf16", "length": "i32", "scale": "fp32"},
+        {"BM": tile[0], "BN": tile[1], "D": depth}, arch, **options,
+    )
+    q, k, v = (normal(sizes, "bf16") for _ in range(3))
+    scores = case.wide(q, "bf16") @ case.wide(k, "bf16").transpose(0, 2, 1) / np.sqrt(depth)
+    scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
+    powers = np.exp(scores - scores.max(axis=2, keepdims=True))
+    powers /= powers.sum(axis=2, keepdims=True)
+    want = powers @ case.wide(v, "bf16")
+    # The powers are rounded to bf16 before the second product.
+    bound = 2.0**-8 * (powers @ np.abs(case.wide(v, "bf16"))) + 1e-5
+    return case.Case(
+        name, launch, [-(-length // tile[0]), heads, 1],
+        [case.given(q), case.given(k), case.given(v), case.wanted(want, "bf16", bound),
+         case.i32(length), case.f32(np.log2(np.e) / np.sqrt(depth))],
+        allowed,
+    )
+
+
 def cases(folder):
     """Compiles everything; yields the cases."""
     random = np.random.default_rng(1)
@@ -286,26 +310,7 @@ def cases(folder):
          case.i32(columns), case.f32(1e-5)],
     )
 
-    heads, length, depth = 3, 150, 64
-    launch = compiled(
-        folder, "attention", attention,
-        {"q": "*bf16", "k": "*bf16", "v": "*bf16", "o": "*bf16", "length": "i32", "scale": "fp32"},
-        {"BM": 64, "BN": 32, "D": depth},
-    )
-    q, k, v = (normal((heads, length, depth), "bf16") for _ in range(3))
-    scores = case.wide(q, "bf16") @ case.wide(k, "bf16").transpose(0, 2, 1) / np.sqrt(depth)
-    scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
-    powers = np.exp(scores - scores.max(axis=2, keepdims=True))
-    powers /= powers.sum(axis=2, keepdims=True)
-    want = powers @ case.wide(v, "bf16")
-    # The powers are rounded to bf16 before the second product.
-    bound = 2.0**-8 * (powers @ np.abs(case.wide(v, "bf16"))) + 1e-5
-    yield case.Case(
-        "attention", launch, [-(-length // 64), heads, 1],
-        [case.given(q), case.given(k), case.given(v), case.wanted(want, "bf16", bound),
-         case.i32(length), case.f32(np.log2(np.e) / np.sqrt(depth))],
-        [NO_FENCE],
-    )
+    yield attention_case(folder, "attention", normal, (3, 150, 64), (64, 32), [NO_FENCE])
 
     rows, columns = 5, 512
     launch = compiled(

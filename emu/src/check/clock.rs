@@ -150,6 +150,9 @@ pub(super) struct Known {
     pub shared: Clock,
     /// Visible to the asynchronous proxy, in device memory.
     pub global: Clock,
+    /// What later accesses to tensor memory come after: see [`super::tensor`]. It is a thread's
+    /// own, so joins leave it alone.
+    pub tensor: Clock,
 }
 
 impl Known {
@@ -225,6 +228,13 @@ impl Released {
         for (scope, domain, known) in &other.entries {
             self.add(*scope, *domain, known);
         }
+    }
+
+    /// What each release saw.
+    pub fn each_seen(&self, mut visit: impl FnMut(&Clock)) {
+        self.entries
+            .iter()
+            .for_each(|(_, _, known)| visit(&known.seen));
     }
 
     /// What a thread acquires: the scopes of both must hold the other.

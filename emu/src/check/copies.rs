@@ -34,7 +34,7 @@ impl Check {
         }
     }
 
-    fn asynchronous(&self, agent: u32, clock: u32, reduces: bool) -> Record {
+    pub(super) fn asynchronous(&self, agent: u32, clock: u32, reduces: bool) -> Record {
         Record {
             agent,
             clock,
@@ -42,6 +42,7 @@ impl Check {
             pc: self.now.pc,
             proxy: true,
             strong: reduces.then_some(Scope::Gpu),
+            form: 0,
         }
     }
 

@@ -19,6 +19,7 @@ mod maps;
 mod registers;
 mod shadow;
 mod sync;
+mod tensor;
 #[cfg(test)]
 mod tests;
 mod unwritten;
@@ -34,7 +35,8 @@ use clock::{Agent, Clock};
 use registers::Plan;
 pub(crate) use shadow::Use;
 use shadow::{Cell, Conflict, Fault, Judge, MOST_RECORDS, Pages, Record, Sets, id};
-pub(crate) use unwritten::Written;
+pub(crate) use tensor::Role;
+pub(crate) use unwritten::{Found, Written};
 use warps::{AGENTS, Launches, WarpInfo, WarpState};
 
 /// The instruction that is being executed.
@@ -66,6 +68,7 @@ pub(crate) struct Check {
     /// Bytes of shared memory that were written, by block.
     written: Vec<Written>,
     sync: sync::Sync,
+    tensor: tensor::TensorState,
     /// Acquired tensor maps, by block and address.
     maps: HashMap<(usize, u64), Vec<maps::Acquired>>,
     /// Agents of a thread's bulk groups: their reads and their writes.
@@ -219,10 +222,14 @@ impl Check {
     fn touch_registers(&mut self, pc: u32) {
         let Some(state) = self.state() else { return };
         let (plan, done) = (state.plan.clone(), state.products.1);
+        let loaded = state.moves[1].1;
         let mut held = None;
         let step = &plan.steps[pc as usize];
         for &(slot, write) in &step.touches {
-            held = state.flight.touch(slot, write, step.copies, done).or(held);
+            held = state
+                .flight
+                .touch(slot, write, step.copies, (done, loaded))
+                .or(held);
         }
         if let Some(message) = held {
             self.report(FindingKind::InFlight, None, 0, message);
@@ -240,6 +247,7 @@ impl Check {
         self.recent.clear();
         self.sets = Sets::default();
         self.global = Pages::default();
+        self.tensor.forget();
         self.fine = Default::default();
         self.maps
             .values_mut()
@@ -426,6 +434,7 @@ impl Check {
             pc,
             proxy: false,
             strong,
+            form: 0,
         })
     }
 

@@ -1,6 +1,6 @@
 //! Registers: which ones an instruction touches, and which ones products in flight hold.
 
-use crate::code::{Address, Bulk, Entry, Instruction, MbarrierOp, Op, Slot, TensorKind};
+use crate::code::{Address, Bulk, Entry, Instruction, MbarrierOp, Op, Slot, Tcgen05, TensorKind};
 use crate::tensor::wmma::Wmma;
 
 /// What the checker does at an instruction.
@@ -34,6 +34,15 @@ impl Plan {
         let mut held = vec![false; entry.slots as usize];
         let mut products = false;
         for instruction in &entry.code {
+            if let Op::Tcgen05(op) = &instruction.op
+                && let Tcgen05::Load { dst, reduction, .. } = &**op
+            {
+                products = true;
+                let result = reduction.as_ref().map(|(_, slot)| slot);
+                dst.iter()
+                    .chain(result)
+                    .for_each(|&slot| held[slot as usize] = true);
+            }
             if let Op::Wgmma(call) = &instruction.op {
                 products = true;
                 let a = if call.a_registers { &call.a[..] } else { &[] };
@@ -48,7 +57,7 @@ impl Plan {
             .map(|instruction| {
                 let mut step = Step {
                     memory: is_memory(&instruction.op),
-                    arrival: matches!(&instruction.op, Op::Mbarrier(bar) if matches!(bar.op, MbarrierOp::Arrive { .. })),
+                    arrival: is_arrival(&instruction.op),
                     barrier: is_barrier(&instruction.op),
                     copies: matches!(&instruction.op, Op::Scalar(scalar) if scalar.op.is_copy()),
                     ..Step::default()
@@ -69,6 +78,15 @@ impl Plan {
             local: entry.local_bytes as usize,
             products,
         }
+    }
+}
+
+/// What only the threads do for which the predicate holds.
+fn is_arrival(op: &Op) -> bool {
+    match op {
+        Op::Mbarrier(bar) => matches!(bar.op, MbarrierOp::Arrive { .. }),
+        Op::Tcgen05(op) => !op.is_collective(),
+        _ => false,
     }
 }
 
@@ -93,6 +111,8 @@ fn is_memory(op: &Op) -> bool {
                 | Op::CopyCommit
                 | Op::CopyWait { .. }
                 | Op::CopyArrive { .. }
+                | Op::TryCancel { .. }
+                | Op::Tcgen05(_)
         )
 }
 
@@ -108,6 +128,9 @@ fn is_barrier(op: &Op) -> bool {
 }
 
 fn is_collective(op: &Op) -> bool {
+    if let Op::Tcgen05(op) = op {
+        return op.is_collective();
+    }
     matches!(
         op,
         Op::WarpBarrier { .. }
@@ -270,7 +293,7 @@ pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, b
             reads.push(address(&copy.map));
             reads.extend(&copy.coordinates);
             match &copy.kind {
-                TensorKind::Load { dst, bar, mask } => {
+                TensorKind::Load { dst, bar, mask, .. } => {
                     reads.extend([address(dst), address(bar)]);
                     reads.extend(mask);
                 }
@@ -331,6 +354,15 @@ pub(super) fn each_slot(instruction: &Instruction, visit: &mut dyn FnMut(Slot, b
             writes.push(*dst);
         }
         Op::Nanosleep(slot) => reads.push(*slot),
+        Op::TryCancel { to, bar, .. } => reads.extend([address(to), address(bar)]),
+        Op::QueryCancel { dst, response, .. } => {
+            reads.extend(response);
+            writes.extend(dst.iter().flatten());
+        }
+        Op::Tcgen05(op) => op.each_slot(&mut |slot, write| match write {
+            true => writes.push(slot),
+            false => reads.push(slot),
+        }),
         Op::Branch(_)
         | Op::Exit
         | Op::Trap
@@ -364,6 +396,8 @@ pub(super) struct Flight {
     operands: Vec<(u32, u32)>,
     /// For each slot the number of fences when something else touched it last, plus 1.
     touched: Vec<u32>,
+    /// For each slot the load from tensor memory (its clock) and line that writes it last.
+    loads: Vec<(u32, u32)>,
     fences: u32,
     /// Whether no product was issued since the last fence.
     fenced: bool,
@@ -380,6 +414,7 @@ impl Flight {
             sums: vec![(0, 0); slots],
             operands: vec![(0, 0); slots],
             touched: vec![0; slots],
+            loads: vec![(0, 0); slots],
             fences: 0,
             fenced: false,
         }
@@ -394,12 +429,27 @@ impl Flight {
     ///
     /// Compilers move copies of virtual registers to behind the fence, right before the product;
     /// ptxas gives both registers one place, or fences for itself. Those are not counted.
-    pub fn touch(&mut self, slot: Slot, write: bool, copies: bool, done: u32) -> Option<String> {
+    ///
+    /// `done`: product groups, and loads from tensor memory, that a wait has covered.
+    pub fn touch(
+        &mut self,
+        slot: Slot,
+        write: bool,
+        copies: bool,
+        (done, loaded): (u32, u32),
+    ) -> Option<String> {
         let slot = slot as usize;
         if !(copies && self.fenced) {
             self.touched[slot] = self.fences + 1;
         }
         let verb = if write { "writes" } else { "reads" };
+        // That a register depends on the load is honoured (9.7.16.6.4.5); that memory is, is not.
+        let (load, line) = self.loads[slot];
+        if load > loaded {
+            return Some(format!(
+                "{verb} a register that the tcgen05.ld of line {line} loads, and no tcgen05.wait::ld has covered it"
+            ));
+        }
         let (sum, line) = self.sums[slot];
         if sum > done {
             return Some(format!(
@@ -412,6 +462,13 @@ impl Flight {
                 "writes a register that the wgmma of line {line} reads as A, and no wait has covered it"
             )
         })
+    }
+
+    /// A load from tensor memory is issued.
+    pub fn load(&mut self, slots: &[Slot], clock: u32, line: u32) {
+        for &slot in slots {
+            self.loads[slot as usize] = (clock, line);
+        }
     }
 
     /// A product is issued.

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use super::clock::{Agent, Clock, Known};
+use super::tensor;
 use super::warps::{Launches, WarpInfo};
 use crate::code::Scope;
 
@@ -23,6 +24,8 @@ pub(super) struct Record {
     pub proxy: bool,
     /// Its scope, if it is strong.
     pub strong: Option<Scope>,
+    /// What it is to tensor memory; 0 if it is to other memory.
+    pub form: u32,
 }
 
 /// A record and a lane; 0 is none.
@@ -137,6 +140,9 @@ pub(super) struct Judge<'a> {
 
 impl Judge<'_> {
     fn ordered(&self, other: &Record, lane: u32) -> bool {
+        if self.record.form != 0 {
+            return tensor::ordered(self.known, other, self.record.form);
+        }
         other.agent == self.record.agent && !other.proxy
             || self.covers(&self.known.seen, other, lane)
             || self.launches.ordered(

@@ -31,6 +31,10 @@ struct Bar {
     complete: u32,
     /// Copies that have not arrived, by the phase in which they were issued.
     copies: BTreeMap<u64, u32>,
+    /// What commits of `tcgen05` have told in this phase, and in those before. It needs no acquire:
+    /// that is what they are for.
+    committing: Known,
+    committed: Known,
     /// Who arrived last, so that lanes that arrive together count once.
     last: Option<(Agent, u32, Scope)>,
 }
@@ -56,6 +60,13 @@ pub(super) struct Sync {
 }
 
 impl Sync {
+    /// A commit of `tcgen05` arrives.
+    pub fn told_by_commit(&mut self, (block, offset): (usize, u32), known: &Known) {
+        if let Some(bar) = self.bars.get_mut(&(block, offset)) {
+            bar.committing.join(known);
+        }
+    }
+
     pub fn end_block(&mut self, block: usize) {
         self.bars.retain(|key, _| key.0 != block);
         self.named.retain(|key, _| key.0 != block);
@@ -265,6 +276,11 @@ impl Check {
         self.sync.bars.get_mut(&(block, offset))
     }
 
+    /// A lane has an mbarrier tracked by a commit.
+    pub(crate) fn see_bar(&mut self, lane: u32, block: usize, offset: u32) {
+        self.after_init(lane, block, offset);
+    }
+
     /// An arrival. `copies` is the clock of small copies that it stands for as well.
     pub(crate) fn arrive_bar(
         &mut self,
@@ -285,6 +301,7 @@ impl Check {
             return;
         };
         let group = state.group_mut(lane);
+        bar.committing.seen.join(&group.fenced);
         if !order.release {
             for (scope, known) in &group.fences {
                 bar.arriving.add((*scope).min(order.scope), domain, known);
@@ -324,6 +341,8 @@ impl Check {
         };
         let arriving = std::mem::take(&mut bar.arriving);
         bar.done.join(&arriving);
+        let committing = std::mem::take(&mut bar.committing);
+        bar.committed.join(&committing);
         bar.last = None;
         // Copies that are still under way keep their phase from counting as complete.
         let open = bar.copies.keys().next().copied().unwrap_or(u64::MAX);
@@ -344,6 +363,7 @@ impl Check {
             return;
         };
         let group = state.group_mut(lane);
+        group.known.join(&bar.committed);
         if !order.acquire {
             group.relaxed.join(&bar.done);
         } else {

@@ -235,7 +235,7 @@ impl Check {
         match &instruction.op {
             // These say what they load themselves.
             _ if active == 0 => {}
-            Op::Load(_) | Op::LoadMatrix { .. } | Op::Wgmma(_) => {}
+            Op::Load(_) | Op::LoadMatrix { .. } | Op::Wgmma(_) | Op::Tcgen05(_) => {}
             Op::WmmaMove {
                 op: Wmma::Load { .. },
                 ..

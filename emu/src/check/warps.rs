@@ -25,9 +25,10 @@ pub(super) struct WarpInfo {
     pub first: Agent,
 }
 
-/// Agents of a warp: its lanes, its products, its small copies, all lanes together.
-pub(super) const AGENTS: u32 = 35;
-/// The last of them.
+/// Agents of a warp: its lanes, its products, its small copies, all lanes together, and two each for
+/// its loads from tensor memory and its stores there.
+pub(super) const AGENTS: u32 = 39;
+/// All lanes together.
 const TOGETHER: u32 = 34;
 
 impl WarpInfo {
@@ -37,6 +38,16 @@ impl WarpInfo {
 
     pub fn copies(&self) -> Agent {
         self.first + 33
+    }
+
+    /// Those of what its threads access themselves.
+    pub fn own(&self) -> std::ops::Range<Agent> {
+        self.first..self.first + TOGETHER + 1
+    }
+
+    /// The first of two for loads from tensor memory, or stores.
+    pub fn moves(&self, load: bool) -> Agent {
+        self.first + if load { 35 } else { 37 }
     }
 }
 
@@ -80,6 +91,8 @@ pub(super) struct Group {
     pub told: bool,
     /// The clock at its last barrier: up to there each thread knows of all.
     pub met: u32,
+    /// What its last `tcgen05.fence::before_thread_sync` covers, for relaxed arrivals.
+    pub fenced: Clock,
 }
 
 impl Group {
@@ -120,6 +133,8 @@ impl Group {
 
     fn join(&mut self, other: &Group) {
         self.known.join(&other.known);
+        self.known.tensor.join(&other.known.tensor);
+        self.fenced.join(&other.fenced);
         self.relaxed.join(&other.relaxed);
         for (scope, known) in &other.fences {
             match self.fences.iter_mut().find(|fence| fence.0 == *scope) {
@@ -149,6 +164,8 @@ pub(super) struct WarpState {
     pub products: (u32, u32),
     /// Groups of `cp.async` committed.
     pub copies: u32,
+    /// Stores to tensor memory and loads from it: issued, and waited for.
+    pub moves: [(u32, u32); 2],
     pub plan: Arc<Plan>,
     pub flight: Flight,
     pub taint: Taint,
@@ -168,6 +185,7 @@ impl WarpState {
             polled: None,
             told: false,
             met: 0,
+            fenced: Clock::default(),
         };
         group.known.seen.raise(first + TOGETHER, 1);
         WarpState {
@@ -176,6 +194,7 @@ impl WarpState {
             clocks: [0; AGENTS as usize],
             products: (0, 0),
             copies: 0,
+            moves: [(0, 0); 2],
             flight: Flight::new(&plan),
             taint: Taint::default(),
             local: Written::new(32 * plan.local),

@@ -253,6 +253,17 @@ fn tensor_copy(
         .filter(|rank| (1..=5).contains(rank))
         .ok_or("no rank from 1d to 5d")?;
     parts.take("tile");
+    let four = match (parts.take("tile::gather4"), parts.take("tile::scatter4")) {
+        (false, false) => false,
+        (gathers, scatters)
+            if gathers == counted && scatters == grouped && !reduce && rank == 2 =>
+        {
+            true
+        }
+        _ => return Err("a load gathers and a store scatters four rows, in two dimensions".into()),
+    };
+    let pair = parts.take("cta_group::2");
+    let single = parts.take("cta_group::1");
     let (to, from) = (parts.space(), parts.space());
     parts.done()?;
     let (map, kind) = match (operands, counted, grouped) {
@@ -263,9 +274,15 @@ fn tensor_copy(
         {
             let dst = decoder.address(dst, Space::SharedCluster)?;
             let bar = decoder.address(bar, Space::SharedCluster)?;
-            (map, TensorKind::Load { dst, bar, mask })
+            let kind = TensorKind::Load {
+                dst,
+                bar,
+                mask,
+                pair,
+            };
+            (map, kind)
         }
-        ([map, src], false, true) if to == Space::Global => (
+        ([map, src], false, true) if to == Space::Global && !pair && !single => (
             map,
             TensorKind::Store {
                 src: decoder.address(src, Space::Shared)?,
@@ -283,6 +300,7 @@ fn tensor_copy(
     let [Operand::Vector(coordinates)] = coordinates.as_slice() else {
         return Err("no coordinates".into());
     };
+    let rank = if four { 5 } else { rank };
     if coordinates.len() != rank {
         return Err(format!(
             "{rank} coordinates are needed, not {}",
@@ -297,6 +315,7 @@ fn tensor_copy(
     Ok(Op::Tensor(Box::new(TensorCopy {
         map,
         coordinates,
+        four,
         kind,
     })))
 }

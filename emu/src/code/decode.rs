@@ -9,7 +9,7 @@ pub use calls::function_address;
 use labels::Jump;
 
 use super::{
-    Entry, Instruction, Op, ParamSlot, SHARED_START, Slot, Special, instruction, registers,
+    Entry, Instruction, Op, ParamSlot, SHARED_START, Slot, Special, instruction, registers, tcgen05,
 };
 use crate::ptx::ast::{self, Function, Operand, Space, Statement, Variable};
 use crate::ptx::type_bytes;
@@ -551,6 +551,8 @@ impl<'a> Decoder<'a> {
         dynamic_shared: u32,
     ) -> Result<Entry, LoadError> {
         self.resolve()?;
+        let pairs =
+            tcgen05::pairs(&self.code).map_err(|(line, reason)| self.error(line, reason))?;
         Ok(Entry {
             launch_registers: registers::at_launch(&function.directives, &self.code),
             name: function.name.clone(),
@@ -568,6 +570,7 @@ impl<'a> Decoder<'a> {
             dynamic_shared,
             local_bytes: self.local_end,
             directives: function.directives,
+            pairs,
             names: self.names,
         })
     }

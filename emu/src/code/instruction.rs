@@ -4,7 +4,7 @@ use super::decode::Decoder;
 use super::isa::Family;
 use super::modifiers::Modifiers;
 use super::special::clock;
-use super::{Op, Scalar, Scope, Slot, asynchronous, maps, memory, warp};
+use super::{Op, Scalar, Scope, Slot, asynchronous, cancel, maps, memory, tcgen05, warp};
 use crate::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
 use crate::ptx::ast::{Instruction, Operand, Space};
 use crate::scalar::Ty;
@@ -73,6 +73,8 @@ pub(super) fn decode<'a>(
         Some(Family::Elect) => warp::elect(decoder, operands),
         Some(Family::Matrix) => warp::matrix(decoder, opcode, operands),
         Some(Family::Wgmma) => asynchronous::wgmma(decoder, opcode, operands),
+        Some(Family::Cancel) => cancel::decode(decoder, parts, operands),
+        Some(Family::Tcgen05) => tcgen05::decode(decoder, opcode, operands),
         Some(Family::Mbarrier) => asynchronous::mbarrier(decoder, parts, operands),
         Some(Family::Copy) => asynchronous::copy(decoder, parts, operands),
         Some(Family::Nanosleep) => Ok(Op::Nanosleep(decoder.source(one(operands)?, 0)?)),
@@ -169,7 +171,6 @@ pub(super) fn decode<'a>(
                 bits: 64,
             })
         }
-        None if name == "tcgen05" => Err("Blackwell's tensor memory is not emulated yet".into()),
         None => scalar(decoder, opcode, operands),
     }
 }

@@ -28,6 +28,8 @@ pub(super) enum Family {
     Elect,
     Matrix,
     Wgmma,
+    Tcgen05,
+    Cancel,
     Mbarrier,
     Copy,
     Nanosleep,
@@ -72,6 +74,8 @@ const OPCODES: &[(&str, Family)] = &[
     ("stmatrix", Family::Matrix),
     ("movmatrix", Family::Matrix),
     ("wgmma", Family::Wgmma),
+    ("tcgen05", Family::Tcgen05),
+    ("clusterlaunchcontrol", Family::Cancel),
     ("mbarrier", Family::Mbarrier),
     ("cp", Family::Copy),
     ("nanosleep", Family::Nanosleep),
@@ -112,6 +116,7 @@ fn set(name: &str) -> Option<&'static str> {
         "OWN" => "shared|shared::cta",
         "STRONG" => "global|shared|shared::cta|shared::cluster",
         "SCOPE" => "cta|cluster|gpu|sys",
+        "PAIRS" => "cta_group::1|cta_group::2",
         "ORDER" => "relaxed|acquire|release|acq_rel",
         "TYPES" => "b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64",
         "HINTS" => {
@@ -165,6 +170,7 @@ const ROWS: &[Row] = &[
     Row("mov b128", "{%r1, _}, %q0"),
     Row("ld [relaxed|acquire] [SCOPE] global [v2] b128", "$q, [%r8]"),
     Row("st [relaxed|release] [SCOPE] global [v2] b128", "[%r8], $q"),
+    Row("ld OWN b128", "$q, [%r8]"),
     Row(
         "st async [weak] [shared::cluster] mbarrier::complete_tx::bytes [v2|v4] b32|b64|u32|u64|s32|s64|f32|f64",
         "[%r8], $, [%r9]",
@@ -409,6 +415,41 @@ const ROWS: &[Row] = &[
     // Matrix products are in the tensor tables.
     Row("wgmma fence|commit_group sync aligned", ""),
     Row("wgmma wait_group sync aligned", "0"),
+    Row(
+        "tcgen05 alloc PAIRS sync aligned [shared::cta] b32",
+        "[%r8], 64",
+    ),
+    Row("tcgen05 dealloc PAIRS sync aligned b32", "%r0, 64"),
+    Row("tcgen05 relinquish_alloc_permit PAIRS sync aligned", ""),
+    Row("tcgen05 wait::ld|wait::st sync aligned", ""),
+    Row(
+        "tcgen05 fence::before_thread_sync|fence::after_thread_sync",
+        "",
+    ),
+    Row(
+        "tcgen05 commit PAIRS mbarrier::arrive::one [shared::cluster] b64",
+        "[%r8]",
+    ),
+    Row(
+        "tcgen05 commit PAIRS mbarrier::arrive::one [shared::cluster] multicast::cluster b64",
+        "[%r8], %r0",
+    ),
+    Row(
+        "clusterlaunchcontrol try_cancel async [shared::cta] mbarrier::complete_tx::bytes [multicast::cluster::all] b128",
+        "[%r8], [%r9]",
+    ),
+    Row(
+        "clusterlaunchcontrol query_cancel is_canceled pred b128",
+        "%p0, %q0",
+    ),
+    Row(
+        "clusterlaunchcontrol query_cancel get_first_ctaid v4 b32 b128",
+        "{%r0, %r1, %r2, _}, %q0",
+    ),
+    Row(
+        "clusterlaunchcontrol query_cancel get_first_ctaid::x|get_first_ctaid::y|get_first_ctaid::z b32 b128",
+        "%r0, %q0",
+    ),
     // Addresses.
     Row(
         "cvta [to] global|OWN|shared::cluster|local|const|param u32|u64",
@@ -487,6 +528,20 @@ impl IsaRow {
     }
 }
 
+/// The lowest `sm_` that has an instruction of one of the tables, where that is later than Hopper.
+pub fn later_arch(name: &str) -> Option<u16> {
+    let opcode = name.split('.').next().unwrap_or("");
+    let parts = [".cta_group::N", ".tile::gather4", ".tile::scatter4"];
+    let later = matches!(opcode, "tcgen05" | "clusterlaunchcontrol")
+        || parts.iter().any(|part| name.contains(part));
+    // The reduction came with the next ones.
+    later.then_some(if name.starts_with("tcgen05.ld.red") {
+        103
+    } else {
+        100
+    })
+}
+
 /// The machine's own instructions. Together with [`crate::scalar::isa`] and
 /// [`crate::tensor::isa`] that is everything that loads.
 pub fn isa() -> Vec<IsaRow> {
@@ -494,100 +549,4 @@ pub fn isa() -> Vec<IsaRow> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::machine::{Config, Machine};
-    use crate::program::Program;
-
-    /// What fails of a body.
-    fn load(body: &str) -> Result<(), String> {
-        let text = format!(
-            ".version 8.4\n.target sm_90a\n.address_size 64\n.func callee() {{ ret; }}\n\
-             .visible .entry f()\n{{\n\
-             .reg .b64 %r<16>;\n.reg .b128 %q<4>;\n.reg .pred %p<2>;\ntable: .branchtargets end;\n{body}end:\nret;\n}}\n"
-        );
-        let mut machine = Machine::new(Config::default());
-        let loaded = Program::load(&mut machine, 0, &text);
-        loaded.map(drop).map_err(|error| error.to_string())
-    }
-
-    fn operands(name: &str, template: &str) -> String {
-        let lanes = name
-            .split('.')
-            .find_map(|part| match part {
-                "v2" => Some(2),
-                "v4" => Some(4),
-                "v8" => Some(8),
-                _ => None,
-            })
-            .unwrap_or(1);
-        let wide = if template.contains("$q") { "q" } else { "r" };
-        let registers: Vec<String> = (0..lanes).map(|at| format!("%{wide}{at}")).collect();
-        let vector = match lanes {
-            1 => registers[0].clone(),
-            _ => format!("{{{}}}", registers.join(", ")),
-        };
-        let policy = if name.contains("L2::cache_hint") {
-            ", %r15"
-        } else {
-            ""
-        };
-        template.replace("$q", "$").replace('$', &vector) + policy
-    }
-
-    #[test]
-    fn every_listed_name_decodes() {
-        let mut count = 0;
-        for row in ROWS {
-            let names = row.parsed().names();
-            count += names.len();
-            let body: String = names
-                .iter()
-                .map(|name| format!("{name} {};\n", operands(name, row.1)))
-                .collect();
-            if let Err(error) = load(&body) {
-                panic!("{}: {error}", row.0);
-            }
-        }
-        assert!(count > 20_000, "{count} names");
-    }
-
-    #[test]
-    fn every_decoded_family_is_listed() {
-        let tensor = crate::tensor::isa();
-        for (opcode, _) in OPCODES {
-            let own = ROWS.iter().any(|row| row.parsed().opcode == *opcode);
-            let other = tensor
-                .iter()
-                .any(|(name, _)| name.split('.').next() == Some(opcode));
-            assert!(own || other, "no row for {opcode}");
-        }
-        // The other way round: the decoder takes an opcode from the list, or a scalar one.
-        for row in isa() {
-            assert!(Family::of(row.opcode).is_some(), "{}", row.opcode);
-        }
-    }
-
-    #[test]
-    fn what_is_not_listed_does_not_load() {
-        for body in [
-            "sured.b.add.1d.u32 [%r0, {%r1}], %r2;\n",
-            // Registers of 64 bits.
-            "ld.global.b128 %r0, [%r8];\n",
-            "st.global.v2.b128 [%r8], {%r0, %r1};\n",
-            "mov.b128 %r0, {%r1, %r2};\n",
-            "atom.global.exch.b128 %r0, [%r8], %r1;\n",
-            "tcgen05.fence::before_thread_sync;\n",
-            "fence.proxy.nonsense;\n",
-            "atom.global.add.u32;\n",
-            "red.global.add.u32 [%r8];\n",
-        ] {
-            let opcode = body.split(' ').next().unwrap_or(body);
-            let error = load(body).unwrap_err();
-            assert!(
-                error.contains(opcode.trim_end_matches([';', '\n'])),
-                "{error}"
-            );
-        }
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@
 //! instruction numbers. An instruction that the machine doesn't know is an error that names it.
 
 mod asynchronous;
+mod cancel;
 mod decode;
 mod instruction;
 mod isa;
@@ -14,14 +15,17 @@ mod modifiers;
 mod operations;
 mod registers;
 mod special;
+mod tcgen05;
 #[cfg(test)]
 mod tests;
 mod warp;
 
 pub use decode::{LoadError, decode, function_address};
-pub use isa::{IsaRow, isa};
+pub use isa::{IsaRow, isa, later_arch};
 pub use operations::*;
 pub use special::special_registers;
+pub(crate) use tcgen05::missing;
+pub use tcgen05::{MmaCall, Tcgen05};
 
 use crate::ptx::ast::Directives;
 
@@ -56,6 +60,8 @@ pub struct Entry {
     /// Registers a thread that each warp owns at launch, in kernels with `setmaxnreg`; `None` where
     /// that has no effect.
     pub launch_registers: Option<u32>,
+    /// Whether its `tcgen05` instructions work on pairs of blocks.
+    pub pairs: bool,
     /// Names of the slots that are declared registers, for reports.
     pub names: Vec<(Slot, String)>,
 }

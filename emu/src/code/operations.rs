@@ -1,6 +1,6 @@
 //! Operations of the machine, beyond those on registers alone.
 
-use super::Slot;
+use super::{Slot, Tcgen05};
 use crate::ptx::ast::Space;
 use crate::scalar::{ScalarOp, Ty};
 use crate::tensor::map::Field;
@@ -174,6 +174,21 @@ pub enum Op {
         dst: Slot,
         src: Slot,
     },
+    /// `clusterlaunchcontrol.try_cancel`: where the response goes, the mbarrier, and whether all blocks
+    /// of the cluster get it.
+    TryCancel {
+        to: Address,
+        bar: Address,
+        all: bool,
+    },
+    QueryCancel {
+        query: Query,
+        dst: Vec<Option<Slot>>,
+        /// Its two halves.
+        response: [Slot; 2],
+    },
+    /// Tensor memory and its products.
+    Tcgen05(Box<Tcgen05>),
     /// `%clock`, `%clock64`, `%globaltimer`: whether it is the device's timer.
     Clock {
         dst: Slot,
@@ -250,6 +265,17 @@ pub struct Order {
     pub release: bool,
     /// Among whom.
     pub scope: Scope,
+}
+
+/// What is asked of the response to a cancellation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// Whether a cluster was cancelled.
+    IsCanceled,
+    /// Its first block.
+    First,
+    /// Its first block, along one axis.
+    Axis(u8),
 }
 
 /// Who sees an order.
@@ -505,6 +531,8 @@ pub struct TensorCopy {
     pub map: Address,
     /// Coordinates, innermost first.
     pub coordinates: Vec<Slot>,
+    /// Whether it is of four rows, whose numbers follow the first coordinate.
+    pub four: bool,
     /// Which way.
     pub kind: TensorKind,
 }
@@ -517,6 +545,8 @@ pub enum TensorKind {
         dst: Address,
         bar: Address,
         mask: Option<Slot>,
+        /// `.cta_group::2`: the mbarrier may be in the peer block.
+        pair: bool,
     },
     Store {
         src: Address,

@@ -213,7 +213,7 @@ impl Machine {
         }
     }
 
-    fn shared_place(
+    pub(super) fn shared_place(
         &self,
         warp: &Warp,
         address: &Address,
@@ -228,7 +228,7 @@ impl Machine {
         }
     }
 
-    fn issuer(&self, warp: &Warp, at: usize, lane: usize) -> Issuer {
+    pub(super) fn issuer(&self, warp: &Warp, at: usize, lane: usize) -> Issuer {
         let block = self.block(warp.block);
         Issuer {
             entry: warp.entry.name.clone(),
@@ -251,31 +251,6 @@ impl Machine {
             _ => groups.open.push_back((current, 1, 1)),
         }
         (id, lane as u32, current)
-    }
-
-    /// The blocks that a multicast mask names, and the offsets there.
-    fn receivers(
-        &self,
-        warp: &Warp,
-        (block, offset): (usize, u32),
-        mask: Option<u64>,
-    ) -> Result<Vec<(usize, u32)>, String> {
-        let Some(mask) = mask else {
-            return Ok(vec![(block, offset)]);
-        };
-        let members = &self.block(warp.block).cluster;
-        if mask >> members.len() != 0 || mask == 0 {
-            return Err(format!(
-                "the multicast mask {mask:#x} in a cluster of {}",
-                members.len()
-            ));
-        }
-        Ok(members
-            .iter()
-            .enumerate()
-            .filter(|(rank, _)| mask >> rank & 1 != 0)
-            .map(|(_, &member)| (member, offset))
-            .collect())
     }
 
     /// Values on their way to shared memory of the cluster, counted by an mbarrier there.
@@ -508,19 +483,26 @@ impl Machine {
         let (block, offset) = self.shared_place(warp, shared, lane).map_err(bounds)?;
         map.check_shared(offset)
             .map_err(|message| (FindingKind::Misaligned, message))?;
-        let runs: Vec<_> = map.boxes(&coordinates, kind).map_err(illegal)?.collect();
+        let (runs, count) = match copy.four {
+            true => (map.four_rows(&coordinates, kind), 4),
+            false => (map.boxes(&coordinates, kind).map(Iterator::collect), 1),
+        };
+        let runs: Vec<_> = runs.map_err(illegal)?;
         let mut fill = [0u8; 8];
         map.fill_into(&mut fill);
         let fill = Place::Fill(u64::from_le_bytes(fill));
         match &copy.kind {
-            TensorKind::Load { bar, mask, .. } => {
+            TensorKind::Load {
+                bar, mask, pair, ..
+            } => {
                 let mask = mask.map(|slot| warp.lanes(slot)[lane] & 0xffff);
                 let bar = self.shared_place(warp, bar, lane).map_err(bounds)?;
                 for (member, offset) in self
                     .receivers(warp, (block, offset), mask)
                     .map_err(illegal)?
                 {
-                    let bar = if mask.is_some() { (member, bar.1) } else { bar };
+                    let how = (mask.is_some(), *pair);
+                    let bar = self.signalled(bar, member, how).map_err(illegal)?;
                     let pieces = runs
                         .iter()
                         .flat_map(|run| map.pieces(offset, *run))
@@ -537,7 +519,7 @@ impl Machine {
                         Work::Load {
                             pieces,
                             bar,
-                            bytes: map.box_bytes(),
+                            bytes: count * map.box_bytes(),
                             reduce: None,
                         },
                     );

@@ -1,17 +1,21 @@
 //! What each instruction does to a warp and the machine.
 
 mod atomics;
+mod cancel;
 mod collective;
 mod copies;
 mod maps;
 mod memory;
+mod receivers;
 mod registers;
 mod sync;
+mod tcgen05;
 mod tensor;
 mod wmma;
 
 pub(crate) use atomics::reduce_bytes;
 pub(crate) use copies::{SmallCopy, bulk_settled};
+pub(crate) use tcgen05::{IssuedLoad, IssuedStore};
 pub(crate) use tensor::IssuedWgmma;
 
 use crate::code::{Entry, Op, Slot};
@@ -209,6 +213,10 @@ impl Machine {
                 FindingKind::Pending,
                 "the warp ends with products in flight".into(),
             );
+        }
+        if warp.live == 0 && warp.tensor_open != [false; 2] {
+            let message = "the warp ends with tcgen05.ld or tcgen05.st that no wait has covered";
+            self.report(warp, pc, None, FindingKind::Pending, message.into());
         }
         // With fewer threads the warp may have arrived at a barrier.
         self.settle_gathered(warp, pc, None);
@@ -460,6 +468,13 @@ impl Machine {
             | Op::LoadMatrix { .. }
             | Op::StoreMatrix { .. }
             | Op::MoveMatrix { .. } => self.tensor(warp, at, op, active),
+            Op::TryCancel { to, bar, all } => self.try_cancel(warp, at, (to, bar, *all), active),
+            Op::QueryCancel {
+                query,
+                dst,
+                response,
+            } => self.query_cancel(warp, at, (*query, dst, *response), active),
+            Op::Tcgen05(op) => self.tcgen05(warp, at, op, active),
             Op::Branch(_) | Op::BranchIndexed { .. } | Op::Exit | Op::Trap | Op::AssertFail(_) => {
                 Step::Next
             }

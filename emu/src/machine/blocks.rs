@@ -171,6 +171,9 @@ impl Machine {
             ));
         }
         let open = self.config.sms.saturating_sub(self.config.held_sms).max(1);
+        if entry.pairs && open < 2 {
+            return Err("`.cta_group::2` takes two SMs, and one is open".into());
+        }
         let room = u64::from(open) * self.blocks_in_an_sm(launch);
         if room < per_cluster {
             return Err(format!(
@@ -239,9 +242,13 @@ impl Machine {
         let first = self.random.below(open as u64) as usize;
         let mut sms = Vec::new();
         for _ in 0..count {
+            // The two blocks of a pair have a tensor core each.
+            let peer = (launch.entry.pairs && sms.len() % 2 == 1)
+                .then(|| sms.last().copied())
+                .flatten();
             let Some(sm) = (0..open)
                 .map(|step| (first + step) % open)
-                .filter(|&sm| fits(&usage[sm]))
+                .filter(|&sm| fits(&usage[sm]) && peer != Some(sm as u32))
                 .min_by_key(|&sm| usage[sm].blocks)
             else {
                 return false;
@@ -290,6 +297,8 @@ impl Machine {
                 mbarriers: BTreeMap::new(),
                 named: std::array::from_fn(|_| NamedBarrier::default()),
                 pool: RegisterPool::of(threads.div_ceil(32)),
+                tensor: super::BlockTensor::default(),
+                refused: false,
                 warps: Vec::new(),
                 live: threads.div_ceil(32),
                 threads,
@@ -299,6 +308,27 @@ impl Machine {
             }
         }
         true
+    }
+
+    /// Cancels a cluster of a block's launch that has not started: the index of its first block.
+    pub(crate) fn cancel_cluster(&mut self, block: usize) -> Option<[u32; 3]> {
+        let slot = self.block(block).grid;
+        let reverse = self.config.reverse;
+        let grid = self.grids[slot].as_mut()?;
+        if grid.next >= grid.clusters {
+            return None;
+        }
+        let number = match reverse {
+            true => grid.clusters - 1 - grid.next,
+            false => grid.next,
+        };
+        grid.next += 1;
+        let cluster = grid.launch.cluster;
+        grid.left -= volume(cluster);
+        let per_axis = std::array::from_fn(|axis| grid.launch.grid[axis] / cluster[axis]);
+        let index = place(number, per_axis);
+        self.progress += 1;
+        Some(std::array::from_fn(|axis| index[axis] * cluster[axis]))
     }
 
     /// A free place for a block; it is taken when something is put there.
@@ -354,6 +384,9 @@ impl Machine {
             copy_groups: VecDeque::new(),
             wgmma: VecDeque::new(),
             wgmma_open: Vec::new(),
+            tensor_loads: Vec::new(),
+            tensor_stores: Vec::new(),
+            tensor_open: [false; 2],
             polls: (0, 0),
             polled: 0,
             looked: Vec::new(),
@@ -443,6 +476,7 @@ impl Machine {
             return;
         }
         for &member in members.iter() {
+            self.end_tensor(member);
             let Some(block) = self.blocks[member].take() else {
                 continue;
             };

@@ -79,6 +79,8 @@ pub enum Work {
     },
     /// A sleeping fragment goes on.
     Wake(usize),
+    /// The next of a block's tensor pipe is executed.
+    Tensor(usize),
 }
 
 /// Work with its time.
@@ -190,6 +192,7 @@ impl Machine {
             Work::Wake(warp) => {
                 self.make_ready(warp);
             }
+            Work::Tensor(block) => self.complete_tensor(block),
             Work::Load {
                 pieces,
                 bar,
@@ -250,7 +253,12 @@ impl Machine {
         }
     }
 
-    fn find_issued(&mut self, issuer: Option<&Issuer>, kind: FindingKind, message: String) {
+    pub(crate) fn find_issued(
+        &mut self,
+        issuer: Option<&Issuer>,
+        kind: FindingKind,
+        message: String,
+    ) {
         let Some(issuer) = issuer else { return };
         self.find(Finding {
             kind,

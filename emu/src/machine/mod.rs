@@ -14,6 +14,7 @@ mod events;
 mod pool;
 mod random;
 mod schedule;
+mod tensor;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub use events::{Event, Issuer, Piece, Place, Work};
 pub(crate) use pool::{Apart, RegisterPool};
 pub use random::Random;
 pub use schedule::Outcome;
+pub(crate) use tensor::{Allocation, BlockTensor, Joint, TensorMemory, TensorWork};
 
 use crate::check::Check;
 use crate::code::{Entry, Slot};
@@ -139,6 +141,9 @@ pub(crate) struct Block {
     pub mbarriers: BTreeMap<u32, Mbarrier>,
     pub named: [NamedBarrier; 16],
     pub pool: RegisterPool,
+    pub tensor: BlockTensor,
+    /// Whether it has seen that a request for another cluster was refused.
+    pub refused: bool,
     pub warps: Vec<usize>,
     /// Warps that have not ended.
     pub live: u32,
@@ -178,6 +183,8 @@ pub enum Wait {
     Sleep(u64),
     /// For so many registers of the block's pool.
     Registers(u32),
+    /// For so many columns of tensor memory, of one block or of a pair.
+    Columns(u32, u32),
 }
 
 /// Threads of a warp that are at the same instruction.
@@ -237,6 +244,11 @@ pub(crate) struct Warp {
     /// wgmma issued and not committed, and committed groups, by descriptor of the call.
     pub wgmma: VecDeque<Vec<crate::exec::IssuedWgmma>>,
     pub wgmma_open: Vec<crate::exec::IssuedWgmma>,
+    /// Loads from tensor memory and stores there that happen at their wait.
+    pub tensor_loads: Vec<crate::exec::IssuedLoad>,
+    pub tensor_stores: Vec<crate::exec::IssuedStore>,
+    /// Whether stores to tensor memory, and loads from it, were not waited for.
+    pub tensor_open: [bool; 2],
     /// Polls since the machine last progressed.
     pub polls: (u64, u32),
     /// Threads that have polled since then.
@@ -285,6 +297,10 @@ pub struct Machine {
     pub(crate) blocks: Vec<Option<Box<Block>>>,
     pub(crate) clusters: BTreeMap<usize, ClusterBarrier>,
     pub(crate) warps: Vec<Option<Box<Warp>>>,
+    /// Tensor memory, by GPU and SM, where it was used.
+    pub(crate) tensors: BTreeMap<(usize, u32), TensorMemory>,
+    /// `tcgen05.commit` executed.
+    pub(crate) commits: u64,
     pub(crate) ready: Vec<usize>,
     pub(crate) events: events::Queue,
     /// Counts whatever another thread could see.
@@ -320,6 +336,8 @@ impl Machine {
             blocks: Vec::new(),
             clusters: BTreeMap::new(),
             warps: Vec::new(),
+            tensors: BTreeMap::new(),
+            commits: 0,
             ready: Vec::new(),
             events: events::Queue::default(),
             progress: 0,

@@ -453,6 +453,12 @@ impl Machine {
             Wait::Bulk { pending, .. } => format!("waits until {pending} bulk groups are left"),
             Wait::Wgmma(pending) => format!("waits until {pending} wgmma groups are left"),
             Wait::Sleep(_) => "sleeps".into(),
+            Wait::Columns(columns, 1) => {
+                format!("waits for {columns} columns of tensor memory")
+            }
+            Wait::Columns(columns, _) => {
+                format!("waits for {columns} columns of tensor memory, with its peer block")
+            }
             Wait::Registers(wanted) => {
                 let free = self.block(warp.block).pool.free;
                 format!(
@@ -473,6 +479,7 @@ impl Machine {
         self.warps.clear();
         self.ready.clear();
         self.clusters.clear();
+        self.tensors.clear();
         self.events = super::events::Queue::default();
         for waiting in &mut self.waiting {
             waiting.clear();
@@ -504,6 +511,7 @@ impl Machine {
             }
             Wait::Sleep(until) => self.time >= until,
             Wait::Registers(wanted) => self.block(warp.block).pool.free >= wanted,
+            Wait::Columns(columns, group) => self.can_allocate(warp.block, columns, group),
         }
     }
 

@@ -108,11 +108,16 @@ impl Descriptor {
                  transposes 16-bit elements only"
             ));
         }
-        Ok(Layout {
+        Ok(self.canonical(major, element_bytes as u32))
+    }
+
+    /// The canonical layout, whatever the instruction allows.
+    pub(super) fn canonical(&self, major: Major, element_bytes: u32) -> Layout {
+        Layout {
             descriptor: *self,
             major,
-            element_bytes: element_bytes as u32,
-        })
+            element_bytes,
+        }
     }
 }
 

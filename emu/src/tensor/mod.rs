@@ -16,14 +16,9 @@
 //! | [`map`] | the bytes of a tensor map, and replacing its fields |
 //! | [`tma`] | tensor maps, boxes and where each byte of a box lies |
 //! | [`reduce`] | the reductions of `cp.reduce.async.bulk` |
+//! | [`tcgen05`] | the fifth generation of tensor cores: tensor memory and its instructions |
 //!
 //! Illegal bits are an `Err` that says what is wrong; no input panics.
-//!
-//! # Blackwell
-//! `tcgen05` (tensor memory, its descriptors, `mma`, `cp`, `ld`, `st`) is not implemented. Its
-//! place is a module `tcgen05` beside [`wgmma`]: it can use [`swizzle`], [`number`] and
-//! [`product`] as they are, needs a descriptor decode of its own (bit 46 set, swizzle in bits
-//! 61-63) that yields the same [`descriptor::Layout`], and its rows in [`isa`].
 
 pub mod descriptor;
 pub mod map;
@@ -34,6 +29,7 @@ pub mod product;
 mod reads;
 pub mod reduce;
 pub mod swizzle;
+pub mod tcgen05;
 pub mod tma;
 pub mod wgmma;
 pub mod wmma;
@@ -51,5 +47,6 @@ pub fn isa() -> Vec<(String, String)> {
     rows.extend(matrix::isa());
     rows.extend(reduce::isa());
     rows.extend(tma::isa());
+    rows.extend(tcgen05::isa());
     rows
 }

@@ -17,6 +17,13 @@ pub enum Element {
     S8,
     /// Unsigned 8-bit integer.
     U8,
+    /// 6 bits, 2 of exponent: no infinities, no NaN. In memory a byte of its own, or 12 bytes for
+    /// 16 of them, as the instruction says; so the other small ones.
+    E2m3,
+    /// 6 bits, 3 of exponent: no infinities, no NaN.
+    E3m2,
+    /// 4 bits, 2 of exponent: no infinities, no NaN.
+    E2m1,
 }
 
 /// Type of an element of C and D.
@@ -32,7 +39,7 @@ pub enum Accumulator {
 
 impl Element {
     /// All of them.
-    pub const ALL: [Element; 7] = [
+    pub const ALL: [Element; 10] = [
         Element::F16,
         Element::Bf16,
         Element::Tf32,
@@ -40,6 +47,9 @@ impl Element {
         Element::E5m2,
         Element::S8,
         Element::U8,
+        Element::E2m3,
+        Element::E3m2,
+        Element::E2m1,
     ];
 
     /// The qualifier in an opcode.
@@ -53,6 +63,9 @@ impl Element {
             Element::E5m2 => "e5m2",
             Element::S8 => "s8",
             Element::U8 => "u8",
+            Element::E2m3 => "e2m3",
+            Element::E3m2 => "e3m2",
+            Element::E2m1 => "e2m1",
         }
     }
 
@@ -98,6 +111,8 @@ impl Element {
         match self {
             Element::F16 | Element::E5m2 => -14,
             Element::E4m3 => -6,
+            Element::E3m2 => -2,
+            Element::E2m3 | Element::E2m1 => 0,
             _ => -126,
         }
     }
@@ -113,6 +128,9 @@ impl Element {
             Element::E5m2 => E5M2[(bits & 0xff) as usize],
             Element::S8 => f32::from(bits as u8 as i8),
             Element::U8 => f32::from(bits as u8),
+            Element::E2m3 => E2M3[(bits & 0x3f) as usize],
+            Element::E3m2 => E3M2[(bits & 0x3f) as usize],
+            Element::E2m1 => E2M1[(bits & 0xf) as usize],
         }
     }
 
@@ -243,6 +261,31 @@ pub fn canonical(value: f32) -> u32 {
 static E4M3: [f32; 256] = fp8_table(4, false);
 static E5M2: [f32; 256] = fp8_table(5, true);
 
+static E2M3: [f32; 64] = tiny_table(2, 3);
+static E3M2: [f32; 64] = tiny_table(3, 2);
+static E2M1: [f32; 16] = tiny_table(2, 1);
+
+/// The formats of 4 and 6 bits: every code is a finite number.
+const fn tiny_table<const N: usize>(exponent_bits: u32, fraction_bits: u32) -> [f32; N] {
+    let bias = (1 << (exponent_bits - 1)) - 1;
+    let mut table = [0.0; N];
+    let mut bits = 0;
+    while bits < N {
+        let fraction = bits as u32 & ((1 << fraction_bits) - 1);
+        let exponent = bits as u32 >> fraction_bits & ((1 << exponent_bits) - 1);
+        let sign = bits as u32 >> (fraction_bits + exponent_bits) << 31;
+        // fraction * 2^(1 - bias - fraction_bits), or (1 + fraction) * 2^(exponent - bias)
+        let magnitude = if exponent == 0 {
+            fraction as f32 * f32::from_bits((127 + 1 - bias - fraction_bits) << 23)
+        } else {
+            f32::from_bits((exponent + 127 - bias) << 23 | fraction << (23 - fraction_bits))
+        };
+        table[bits] = f32::from_bits(magnitude.to_bits() | sign);
+        bits += 1;
+    }
+    table
+}
+
 const fn fp8_table(exponent_bits: u32, ieee: bool) -> [f32; 256] {
     let mut table = [0.0; 256];
     let mut bits = 0;
@@ -317,6 +360,27 @@ mod tests {
         assert_eq!(Element::E5m2.decode(0x7b), 57344.0);
         assert_eq!(Element::S8.decode(0x80), -128.0);
         assert_eq!(Element::U8.decode(0x80), 128.0);
+    }
+
+    #[test]
+    fn every_code_of_the_tiny_formats() {
+        for (element, exponent, fraction) in [
+            (Element::E2m3, 2, 3),
+            (Element::E3m2, 3, 2),
+            (Element::E2m1, 2, 1),
+        ] {
+            for bits in 0..1 << (1 + exponent + fraction) {
+                let value = f64::from(element.decode(bits));
+                assert_eq!(
+                    value,
+                    slow(bits, exponent, fraction),
+                    "{element:?} {bits:#x}"
+                );
+            }
+        }
+        assert_eq!(Element::E2m1.decode(0x7), 6.0);
+        assert_eq!(Element::E2m3.decode(0x1f), 7.5);
+        assert_eq!(Element::E3m2.decode(0x3f), -28.0);
     }
 
     #[test]

@@ -382,6 +382,33 @@ impl TensorMap {
         })
     }
 
+    /// The runs of four rows of a tensor of two dimensions, side by side in shared memory: the first
+    /// coordinate is that along the rows, the others say which rows (`.tile::gather4` and
+    /// `.tile::scatter4`).
+    pub fn four_rows(&self, coords: &[i32], direction: Direction) -> Result<Vec<Run>, String> {
+        let &[along, ref rows @ ..] = coords else {
+            return Err("no coordinates".into());
+        };
+        if self.rank != 2 || self.extent(1) != 1 {
+            return Err(format!(
+                "four rows of a tensor of {} dimensions, with a box of {} rows: there must be two \
+                 dimensions, and one row",
+                self.rank,
+                self.extent(1)
+            ));
+        }
+        let mut all = Vec::new();
+        for (number, &row) in (0..).zip(rows) {
+            for run in self.boxes(&[along, row], direction)? {
+                all.push(Run {
+                    shared_offset: run.shared_offset + number * self.row_bytes(),
+                    ..run
+                });
+            }
+        }
+        Ok(all)
+    }
+
     /// Where an offset of a box that begins at `address` lies, swizzled.
     #[must_use]
     pub fn shared_address(&self, address: u32, offset: u32) -> u32 {
@@ -506,6 +533,11 @@ pub fn isa() -> Vec<(String, String)> {
         "cp.async.bulk.tensor.1d-5d.shared::cluster.global",
         "cp.async.bulk.tensor.1d-5d.shared::cta.global",
         "cp.async.bulk.tensor.1d-5d.global.shared::cta",
+        "cp.async.bulk.tensor.1d-5d.shared::cluster.global.cta_group::N",
+        "cp.async.bulk.tensor.1d-5d.shared::cta.global.cta_group::N",
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4{.cta_group::N}",
+        "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4{.cta_group::N}",
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4",
     ]
     .map(|opcode| (opcode.to_string(), what.clone()))
     .into()

@@ -13,7 +13,7 @@ pub fn run(
     config: Config,
 ) -> (Vec<u32>, Vec<Finding>, Outcome) {
     let text = format!(
-        ".version 8.4\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 p)\n{{\n\
+        ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 p)\n{{\n\
          .reg .pred %p<8>; .reg .b32 %r<16>; .reg .b64 %rd<8>;\nld.param.u64 %rd1, [p];\n{body}\n}}\n"
     );
     let mut machine = Machine::new(config);

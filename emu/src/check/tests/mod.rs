@@ -2,8 +2,11 @@
 
 mod copies;
 mod maps;
+mod pairs;
 mod products;
+mod ring;
 mod speed;
+mod tensor;
 mod threads;
 mod unwritten;
 
@@ -21,6 +24,7 @@ pub(super) struct Plant {
     buffers: u32,
     /// Bytes of each buffer that the host writes.
     written: usize,
+    target: &'static str,
 }
 
 impl Plant {
@@ -33,7 +37,13 @@ impl Plant {
             gpus: 1,
             buffers: 2,
             written: 1 << 16,
+            target: "sm_90a",
         }
+    }
+
+    pub fn target(mut self, target: &'static str) -> Plant {
+        self.target = target;
+        self
     }
 
     pub fn blocks(mut self, blocks: u32) -> Plant {
@@ -80,9 +90,10 @@ impl Plant {
             .map(|at| format!(".param .u64 p{at}"))
             .collect();
         format!(
-            ".version 8.6\n.target sm_90a\n.address_size 64\n.extern .shared .align 1024 .b8 smem[];\n\
+            ".version 8.8\n.target {}\n.address_size 64\n.extern .shared .align 1024 .b8 smem[];\n\
              .visible .entry k({}) {{\n.reg .pred %p<16>;\n.reg .b32 %r<64>;\n.reg .b64 %rd<16>;\n.reg .f32 %f<300>;\n\
              ld.param.u64 %rd0, [p0];\nld.param.u64 %rd1, [p1];\nmov.u32 %r0, %tid.x;\nmov.u32 %r1, %ctaid.x;\n{}\nret;\n}}\n",
+            self.target,
             params.join(", "),
             self.body
         )
@@ -133,6 +144,14 @@ impl Plant {
     pub fn clean(&self) {
         for found in self.all() {
             assert!(found.is_empty(), "{}", found[0]);
+        }
+    }
+
+    /// A finding of one of these kinds, whatever the seed.
+    pub fn finds_one_of(&self, kinds: &[FindingKind]) {
+        for found in self.all() {
+            let any = found.iter().any(|found| kinds.contains(&found.kind));
+            assert!(any, "none of {kinds:?} in {found:?}");
         }
     }
 

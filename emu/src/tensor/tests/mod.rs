@@ -8,6 +8,9 @@ mod fragments;
 mod layouts;
 mod numerics;
 mod reduce;
+mod tcgen05;
+mod tcgen05_copy;
+mod tcgen05_faults;
 mod tma;
 mod wgmma;
 mod wgmma_faults;
@@ -53,6 +56,9 @@ pub fn encode(element: Element, value: i64) -> u32 {
         Element::E4m3 => ([0, 0x38, 0x40, 0x44, 0x48], 0x80),
         Element::E5m2 => ([0, 0x3c, 0x40, 0x42, 0x44], 0x80),
         Element::S8 | Element::U8 => return value as u32 & 0xff,
+        Element::E2m3 => ([0, 0x08, 0x10, 0x14, 0x18], 0x20),
+        Element::E3m2 => ([0, 0x0c, 0x10, 0x12, 0x14], 0x20),
+        Element::E2m1 => ([0, 0x2, 0x4, 0x5, 0x6], 0x8),
     };
     table[size] | if value < 0 { sign } else { 0 }
 }

@@ -362,3 +362,22 @@ fn a_loaded_tile_feeds_wgmma() {
         }
     }
 }
+
+/// `.tile::gather4`: each row where it is named, side by side in shared memory.
+#[test]
+fn four_rows_are_four_boxes() {
+    let mut map = TensorMap::new(Dtype::Bf16, 0x1000, &[64, 10], &[], &[32, 1]).unwrap();
+    let runs = map.four_rows(&[16, 3, 9, 10, 0], Direction::Load).unwrap();
+    let row = |number: u32, row: u64| (64 * number, 64, Some(0x1000 + 128 * row + 32));
+    let found: Vec<_> = runs
+        .iter()
+        .map(|run| (run.shared_offset, run.len, run.global))
+        .collect();
+    // Row 10 is outside.
+    assert_eq!(found, [row(0, 3), row(1, 9), (128, 64, None), row(3, 0)]);
+    map.tile[1] = 2;
+    let error = map.four_rows(&[0; 5], Direction::Load).unwrap_err();
+    assert!(error.contains("a box of 2 rows"), "{error}");
+    let flat = TensorMap::new(Dtype::Bf16, 0x1000, &[64], &[], &[32]).unwrap();
+    assert!(flat.four_rows(&[0; 5], Direction::Load).is_err());
+}

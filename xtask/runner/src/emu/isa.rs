@@ -75,18 +75,18 @@ fn rows() -> Vec<Row> {
             .collect();
         rows.push(Row {
             group: "machine",
+            from: mok_emu::code::later_arch(row.opcode),
             name: format!("{}{parts}", row.opcode),
             types,
             operands: Some(row.operands).filter(|operands| !operands.is_empty()),
-            from: None,
         });
     }
     rows.extend(mok_emu::tensor::isa().into_iter().map(|(name, types)| Row {
         group: "tensor",
+        from: mok_emu::code::later_arch(&name),
         name,
         types,
         operands: None,
-        from: None,
     }));
     rows
 }
