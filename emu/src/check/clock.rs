@@ -54,6 +54,11 @@ impl Clock {
         }
     }
 
+    /// Whether it says of no agent anything.
+    pub fn is_empty(&self) -> bool {
+        self.at.is_empty() && self.parts.is_empty()
+    }
+
     pub fn get(&self, agent: Agent) -> u32 {
         match self.at.binary_search_by_key(&agent, |entry| entry.0) {
             Ok(at) => self.at[at].1,

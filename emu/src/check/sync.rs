@@ -129,7 +129,7 @@ impl Check {
         if what == Use::Write {
             self.sync.words.remove(&key);
         }
-        if !order.release && group.fences.is_empty() {
+        if !order.release && group.fences.is_empty() && group.fenced.is_empty() {
             return;
         }
         self.sync.stamps += 1;
@@ -141,6 +141,13 @@ impl Check {
         }
         for (scope, known) in &group.fences {
             word.released.add((*scope).min(order.scope), domain, known);
+        }
+        if !group.fenced.is_empty() {
+            let known = Known {
+                seen: group.fenced.clone(),
+                ..Known::default()
+            };
+            word.released.add(order.scope, domain, &known);
         }
     }
 
@@ -219,6 +226,7 @@ impl Check {
                 meeting.arriving.join(&group.known);
                 group.told = true;
             }
+            meeting.arriving.seen.join(&group.fenced);
             for (scope, known) in &group.fences {
                 if *scope >= Scope::Cluster {
                     meeting.arriving.join(known);

@@ -109,8 +109,10 @@ pub(super) fn ordered(known: &Known, before: &Record, form: u32) -> bool {
     let (earlier, role) = (Role::of(before.form), Role::of(form));
     let at_least = |clock: &super::clock::Clock, agent: Agent| clock.get(agent) >= before.clock;
     if role == Role::Free {
-        let done = if earlier.is_move() { 1 } else { 0 };
-        return at_least(&known.seen, before.agent + done) || at_least(&known.tensor, before.agent);
+        let waited = earlier.is_move() && at_least(&known.seen, before.agent + 1);
+        return waited
+            || at_least(&known.seen, before.agent)
+            || at_least(&known.tensor, before.agent);
     }
     at_least(&known.tensor, before.agent)
         || !earlier.is_move()
@@ -352,12 +354,16 @@ impl Check {
 
     /// `fence::before_thread_sync` or `fence::after_thread_sync`.
     pub(crate) fn tensor_fence(&mut self, before: bool, mask: u32) {
-        let Some(state) = self.state() else { return };
+        let Some((state, info)) = self.running() else {
+            return;
+        };
+        let own = info.own();
         for group in state.inside(mask) {
             let known = &mut group.known;
             if before {
                 known.seen.join(&known.tensor);
-                group.fenced = known.tensor.clone();
+                // It is no release either: what the warp itself wrote is not told.
+                group.fenced = known.tensor.only(|agent| !own.contains(&agent));
                 group.told = true;
             } else {
                 known.tensor.join(&known.seen);

@@ -91,7 +91,7 @@ pub(super) struct Group {
     pub told: bool,
     /// The clock at its last barrier: up to there each thread knows of all.
     pub met: u32,
-    /// What its last `tcgen05.fence::before_thread_sync` covers, for relaxed arrivals.
+    /// What its last `tcgen05.fence::before_thread_sync` covers, for what is relaxed.
     pub fenced: Clock,
 }
 

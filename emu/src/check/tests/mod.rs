@@ -3,6 +3,7 @@
 mod copies;
 mod maps;
 mod pairs;
+mod pipeline;
 mod products;
 mod ring;
 mod speed;

@@ -108,6 +108,20 @@ fn columns_are_allocated_and_freed_together() {
         .finds(Race, "tcgen05.dealloc");
 }
 
+/// A barrier that releases nothing orders tensor memory all the same, behind a fence.
+#[test]
+fn a_relaxed_meeting_is_an_order() {
+    let right = product();
+    let last = format!("{BEFORE}{MEET}@!%p2 bra E0;\n");
+    let relaxed = MEET.replace("arrive.", "arrive.relaxed.");
+    right
+        .with(&last, &format!("{BEFORE}{relaxed}@!%p2 bra E0;\n"))
+        .clean();
+    right
+        .with(&last, &format!("{relaxed}@!%p2 bra E0;\n"))
+        .finds(Race, "tcgen05.dealloc");
+}
+
 #[test]
 fn a_pair_is_a_cluster_of_two() {
     product().cluster(1).finds(Illegal, "tcgen05.alloc");

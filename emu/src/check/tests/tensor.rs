@@ -364,3 +364,42 @@ fn what_nobody_wrote_stays_so() {
         .with(LOAD, &LOAD.replace("[%r5]", "[%r5+16]"))
         .finds(Uninitialised, "st.global");
 }
+
+/// Fences of tensor memory order nothing else.
+#[test]
+fn fences_release_no_ordinary_stores() {
+    let init = "@%p1 mbarrier.init.shared.b64 [%r2+8200], 1;\nbar.sync 0;\n";
+    let store = "@%p1 st.shared.u32 [%r2+8220], 7;\n";
+    let wait = "W5: mbarrier.try_wait.parity.shared.b64 %p4, [%r2+8200], 0;\n@!%p4 bra W5;\n";
+    let right = plant(&format!(
+        "{init}{store}{AFTER}{BEFORE}@%p1 mbarrier.arrive.shared.b64 _, [%r2+8200];\n\
+         {wait}{AFTER}ld.shared.u32 %r31, [%r2+8220];\n"
+    ));
+    right.clean();
+    let relaxed = right
+        .with("mbarrier.arrive.", "mbarrier.arrive.relaxed.cluster.")
+        .with(
+            "W5: mbarrier.try_wait.parity.",
+            "W5: mbarrier.try_wait.parity.relaxed.cluster.",
+        );
+    relaxed.finds(Race, "");
+}
+
+/// Fences of tensor memory need no release and acquire between them, only an order.
+#[test]
+fn fences_compose_with_relaxed_flags() {
+    let start = "@%p1 st.shared.u32 [%r2+8220], 0;\nbar.sync 0;\nsetp.ge.u32 %p5, %r0, 32;\n";
+    let wait = "W5: ld.relaxed.cta.shared.u32 %r20, [%r2+8220];\nsetp.ne.u32 %p4, %r20, 0;\n@!%p4 bra W5;\n";
+    let right = plant(&format!(
+        "{start}{MMA}{COMMIT}@%p5 bra W5;\n{WAIT}{AFTER}{BEFORE}\
+         @%p1 st.relaxed.cta.shared.u32 [%r2+8220], 1;\n{wait}{AFTER}{LOAD}{WAIT_LOAD}"
+    ));
+    right.clean();
+    let told = format!("{BEFORE}@%p1 st.relaxed");
+    right
+        .with(&told, "@%p1 st.relaxed")
+        .finds(Race, "tcgen05.ld");
+    right
+        .with(&format!("{wait}{AFTER}"), wait)
+        .finds(Race, "tcgen05.ld");
+}
