@@ -426,6 +426,14 @@ impl<'a> Decoder<'a> {
         slot
     }
 
+    /// A register that holds a variable's address.
+    fn place(&mut self, space: Space, address: u64) -> Slot {
+        match space {
+            Space::Shared => self.special(Special::SharedAddress(address as u32)),
+            _ => self.constant(address),
+        }
+    }
+
     /// A register that holds a special register.
     pub(super) fn special(&mut self, special: Special) -> Slot {
         if let Some(&(slot, _)) = self.specials.iter().find(|(_, known)| *known == special) {
@@ -466,15 +474,15 @@ impl<'a> Decoder<'a> {
         match operand {
             Operand::Name(name) => match self.look(name) {
                 Some(Meaning::Register { slot, .. }) => Ok(slot),
-                Some(Meaning::Address { address, .. }) => Ok(self.constant(address)),
+                Some(Meaning::Address { space, address, .. }) => Ok(self.place(space, address)),
                 None => match function_address(self.functions, name) {
                     Some(address) => Ok(self.constant(address)),
                     None => self.special_named(name),
                 },
             },
             Operand::Offset(name, offset) => match self.look(name) {
-                Some(Meaning::Address { address, .. }) => {
-                    Ok(self.constant(address.wrapping_add_signed(*offset)))
+                Some(Meaning::Address { space, address, .. }) => {
+                    Ok(self.place(space, address.wrapping_add_signed(*offset)))
                 }
                 _ => Err(format!("`{name}` is no variable")),
             },
@@ -530,7 +538,7 @@ impl<'a> Decoder<'a> {
                         Space::Generic | Space::Param => own,
                         space => space,
                     };
-                    (self.constant(address), space)
+                    (self.place(own, address), space)
                 }
                 None => return Err(format!("unknown name `{name}`")),
             },

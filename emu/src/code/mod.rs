@@ -115,6 +115,8 @@ pub enum Special {
     DynamicSharedSize,
     TotalSharedSize,
     SharedStart,
+    /// A variable's offset in shared memory, behind the block's rank.
+    SharedAddress(u32),
     /// Where compilers' own headers may use the first KiB.
     Reserved,
     IsExplicitCluster,

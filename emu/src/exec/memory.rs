@@ -27,19 +27,21 @@ impl Machine {
 
     /// Where it leads.
     pub(crate) fn target(&self, warp: &Warp, space: Space, address: u64) -> Result<Target, String> {
+        // The block's rank in the cluster is in bits 24-31, of a block's own addresses too: so ptxas
+        // makes them, and programs clear the lowest bit for the even block of a pair. Without any
+        // rank an address of `.shared::cta` is good as well.
         let shared = |address: u64| -> Result<Target, String> {
             let block = self.block(warp.block);
             let (rank, offset) = (address >> 24 & 0xff, (address & 0x00ff_ffff) as u32);
-            match rank {
-                0 => Ok(Target::Place(Place::Shared(warp.block, offset))),
-                rank => match block.cluster.get(rank as usize - 1) {
-                    Some(&member) => Ok(Target::Place(Place::Shared(member, offset))),
-                    None => Err(format!(
-                        "{address:#x} is in block {} of a cluster of {}",
-                        rank - 1,
-                        block.cluster.len()
-                    )),
-                },
+            if rank == 0 && space == Space::Shared {
+                return Ok(Target::Place(Place::Shared(warp.block, offset)));
+            }
+            match block.cluster.get(rank as usize) {
+                Some(&member) => Ok(Target::Place(Place::Shared(member, offset))),
+                None => Err(format!(
+                    "{address:#x} is in block {rank} of a cluster of {}",
+                    block.cluster.len()
+                )),
             }
         };
         match space {

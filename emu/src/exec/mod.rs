@@ -344,9 +344,10 @@ impl Machine {
             }
             Op::IsSpace { dst, src, space } => {
                 let values = *warp.lanes(*src);
+                let rank = u64::from(self.block(warp.block).rank);
                 for lane in lanes(active) {
                     let inside = window(values[lane]);
-                    let own = values[lane] >> 24 & 0xff == 0;
+                    let own = values[lane] >> 24 & 0xff == rank;
                     warp.registers[*dst as usize][lane] = u64::from(match space {
                         Space::Shared => inside == SHARED_WINDOW && own,
                         Space::SharedCluster => inside == SHARED_WINDOW,
@@ -377,7 +378,7 @@ impl Machine {
                         );
                         continue;
                     }
-                    let address = values[lane] & 0x00ff_ffff | (ranks[lane] + 1) << 24;
+                    let address = values[lane] & 0x00ff_ffff | ranks[lane] << 24;
                     let address = if *generic {
                         SHARED_WINDOW | address
                     } else {
@@ -389,11 +390,8 @@ impl Machine {
             }
             Op::BlockRank { dst, src, .. } => {
                 let values = *warp.lanes(*src);
-                let own = self.block(warp.block).rank;
                 for lane in lanes(active) {
-                    let rank = values[lane] >> 24 & 0xff;
-                    warp.registers[*dst as usize][lane] =
-                        if rank == 0 { own.into() } else { rank - 1 };
+                    warp.registers[*dst as usize][lane] = values[lane] >> 24 & 0xff;
                 }
                 Step::Next
             }

@@ -452,6 +452,7 @@ impl Machine {
             Special::DynamicSharedSize => launch.dynamic_shared,
             Special::TotalSharedSize => launch.entry.dynamic_shared + launch.dynamic_shared,
             Special::SharedStart => SHARED_START,
+            Special::SharedAddress(offset) => block.rank << 24 | offset & 0x00ff_ffff,
             Special::IsExplicitCluster => u32::from(volume(launch.cluster) > 1),
             Special::Zero | Special::Reserved => 0,
             Special::WarpSize => 32,
