@@ -8,6 +8,7 @@ mod gate_up;
 mod gemm;
 mod instructions;
 mod outcome;
+mod random;
 mod schedules;
 mod wgmma;
 
@@ -37,6 +38,7 @@ fn main() {
     trials.extend(wgmma::trials());
     trials.extend(gemm::trials(|work| all || work < 20_000_000));
     trials.extend(gate_up::trials());
+    trials.extend(random::trials(all));
     trials.extend(schedules::trials(if all { 64 } else { 4 }));
     for (name, fault) in copies::FAULTS {
         trials.push(trial(format!("faults::{name}"), move || found(fault)));

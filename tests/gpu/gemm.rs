@@ -59,15 +59,15 @@ pub fn enqueue(
 
 /// One product: sizes of groups and of matrices.
 #[derive(Clone, Debug)]
-struct Case {
-    sizes: Vec<u32>,
-    m: usize,
-    n: usize,
-    k: usize,
+pub struct Case {
+    pub sizes: Vec<u32>,
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
     /// Elements between rows, rows between groups, rows after the last group: all NaN.
-    gaps: bool,
+    pub gaps: bool,
     /// Weights and their gradients as `[rows, groups, columns]`: a group's stride is under a row's.
-    beside: bool,
+    pub beside: bool,
 }
 
 impl Case {
@@ -80,7 +80,7 @@ impl Case {
         }
     }
 
-    fn new(sizes: impl Into<Vec<u32>>, [m, n, k]: [usize; 3]) -> Case {
+    pub fn new(sizes: impl Into<Vec<u32>>, [m, n, k]: [usize; 3]) -> Case {
         Case {
             sizes: sizes.into(),
             m,
@@ -240,7 +240,8 @@ impl Stored for f32 {
     }
 }
 
-fn check(engine: Engine, form: Form, sink: Sink, case: &Case) -> Outcome {
+/// One product and everything around it.
+pub fn check(engine: Engine, form: Form, sink: Sink, case: &Case) -> Outcome {
     match sink.element_size() {
         2 => check_as::<bf16>(engine, form, sink, case),
         _ => check_as::<f32>(engine, form, sink, case),

@@ -160,12 +160,21 @@ impl Args {
             self.warmup <= MAX_SAMPLES,
             "--warmup must be at most {MAX_SAMPLES}"
         );
-        match (self.groups, self.rows, self.n, self.k) {
+        let filter = self.filter();
+        let mut cases = match (self.groups, self.rows, self.n, self.k) {
             (Some(groups), Some(rows), Some(n), Some(k)) => {
-                self.filter().custom(self.seed, groups, rows, n, k)
+                filter.custom(self.seed, groups, rows, n, k)
             }
-            _ => self.filter().cases(self.seed),
-        }
+            _ => filter.cases(self.seed),
+        }?;
+        // A case with nothing to compare would be measured for nothing, and count as one that agrees.
+        let products = filter.products();
+        cases.retain(|case| !case.has(&products).is_empty());
+        ensure!(
+            !cases.is_empty(),
+            "nothing to measure: the form \"swiglu\" is of gate-up, which none of the cases is"
+        );
+        Ok(cases)
     }
 
     fn write(&self, report: &Report) -> Result<()> {
@@ -456,5 +465,30 @@ impl Bench<'_> {
             differences.push(all.collect());
         }
         Ok(differences)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(options: &[&str]) -> Result<Vec<Case>> {
+        let line = ["gemm"].into_iter().chain(options.iter().copied());
+        Args::try_parse_from(line)?.chosen()
+    }
+
+    #[test]
+    fn a_case_without_a_product_is_not_measured() {
+        let cases = chosen(&["--form", "swiglu"]).expect("cases");
+        assert_eq!(cases.len(), 3 * 2);
+        assert!(cases.iter().all(|case| case.gemm == Some(Gemm::GateUp)));
+        let own = ["--groups", "4", "--rows", "64", "--n", "16", "--k", "8"];
+        for others in [&["--gemm", "down"][..], &["--case", "dense"], &own] {
+            let options = [&["--form", "swiglu"], others].concat();
+            let error = chosen(&options).expect_err("no case").to_string();
+            assert!(error.contains("swiglu"), "{options:?}: {error}");
+            let options = [&["--form", "swiglu,forward"], others].concat();
+            assert!(chosen(&options).is_ok(), "{options:?}");
+        }
     }
 }
