@@ -6,7 +6,7 @@ use mok::gemm::{Form, GateUpCall, GemmCall, GroupRows, Matrix, OverflowWord, Sin
 use mok::{Completion, EmulatorConfig, fill};
 use mok_tests::{Probes, emulated};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::gate_up::{enqueue, is_activation};
 use crate::gemm::{self, Engine};
@@ -257,12 +257,20 @@ fn any_of<T: std::fmt::Debug>(
     cases: impl Strategy<Value = T>,
     check: impl Fn(&T, EmulatorConfig) -> Outcome,
 ) -> Outcome {
-    let mut runner = TestRunner::new(Config {
+    let config = Config {
         cases: count,
         max_shrink_iters: 40,
         failure_persistence: None,
         ..Config::default()
-    });
+    };
+    // The same few cases each time, or many others.
+    let mut runner = match std::env::var_os("MOK_TEST_ALL") {
+        Some(_) => TestRunner::new(config),
+        None => {
+            let seeds = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+            TestRunner::new_with_rng(config, seeds)
+        }
+    };
     let run = runner.run(&(cases, devices()), |(case, config)| {
         check(&case, config).map_err(|error| TestCaseError::fail(error.to_string()))
     });
