@@ -160,13 +160,8 @@ impl Check {
 
     fn tensor_record(&self, (agent, clock): (u32, u32), role: Role) -> Record {
         Record {
-            agent,
-            clock,
-            warp: self.now.warp,
-            pc: self.now.pc,
-            proxy: true,
-            strong: None,
             form: role.form(),
+            ..self.asynchronous(agent, clock, false)
         }
     }
 
