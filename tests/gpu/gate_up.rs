@@ -244,6 +244,12 @@ fn check(engine: Engine, case: &Case) -> Outcome {
     Ok(())
 }
 
+/// Empty and ragged groups, several tiles, all that is kept.
+#[allow(dead_code, reason = "only the emulator has schedules to choose from")]
+pub fn check_small(engine: Engine) -> Outcome {
+    check(engine, &SMALL)
+}
+
 /// Widths, layouts, clamps, and what is kept.
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();

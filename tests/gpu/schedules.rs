@@ -5,7 +5,7 @@ use mok::gemm::{Form, Sink};
 use mok::{Completion, EmulatorConfig};
 
 use crate::gemm::{Engine, check_small};
-use crate::{Outcome, trial};
+use crate::{Outcome, gate_up, trial};
 
 /// Adversaries, by name.
 fn modes() -> Vec<(&'static str, EmulatorConfig)> {
@@ -74,6 +74,8 @@ fn all_forms(config: &EmulatorConfig, seeds: u64) -> Outcome {
                     .map_err(|error| format!("seed {seed}, {}: {error}", form.name()))?;
             }
         }
+        mok_tests::emulated(config, || gate_up::check_small(Engine::Shipped))
+            .map_err(|error| format!("seed {seed}, gate-and-up: {error}"))?;
     }
     Ok(())
 }
