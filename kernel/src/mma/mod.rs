@@ -30,16 +30,39 @@ pub struct Chunk {
 ///
 /// One warpgroup runs an engine; its threads hold the sums as [`Accumulators`] says.
 pub trait Engine {
-    /// `sums = A B` over the ring's next stages, which are let go of as their products are done.
-    /// Sums past the chunk's width stay as they are.
+    /// Whether [`start`](Engine::start) takes a stage.
+    const STARTS: bool;
+
+    /// Begins a chunk with `steps` steps of 16 K, 1 to 4, of the ring's next stage. Until
+    /// [`multiply`](Engine::multiply) goes on with the stages behind it, the sums are the tensor
+    /// cores', and the warpgroup is free for other things.
     ///
     /// # Safety
-    /// All four warps of the warpgroup reach the same call; the producer fills those stages.
+    /// All four warps of the warpgroup reach the same call; the producer fills the stage. Nothing
+    /// touches the sums until `multiply`, which follows for the same chunk.
+    unsafe fn start<A: Operand, B: Operand>(
+        sums: &mut Accumulators,
+        chunk: Chunk,
+        steps: u32,
+        ring: &mut Consumer,
+    );
+
+    /// `sums = A B` over what has been started and `chunk`'s stages, which are let go of as their
+    /// products are done. Sums past the chunk's width stay as they are.
+    ///
+    /// # Safety
+    /// As [`start`](Engine::start), which comes before.
     unsafe fn multiply<A: Operand, B: Operand>(
         sums: &mut Accumulators,
         chunk: Chunk,
         ring: &mut Consumer,
     );
+
+    /// Waits for what may be under way.
+    ///
+    /// # Safety
+    /// All four warps of the warpgroup reach the same call.
+    unsafe fn settle(sums: &mut Accumulators);
 }
 
 /// The engine of the architecture that this crate is compiled for.

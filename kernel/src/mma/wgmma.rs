@@ -3,7 +3,7 @@
 use super::accumulators::Accumulators;
 use super::tile::{Operand, Tile};
 use super::{Chunk, Engine};
-use crate::gemm::STAGE;
+use crate::gemm::{STAGE, TILE_K};
 use crate::layout::descriptor::advance;
 use crate::ptx::reg;
 use crate::sync::ring::Consumer;
@@ -41,6 +41,71 @@ macro_rules! with_width {
 }
 
 impl Engine for Wgmma {
+    const STARTS: bool = true;
+
+    #[inline(always)]
+    unsafe fn start<A: Operand, B: Operand>(
+        sums: &mut Accumulators,
+        chunk: Chunk,
+        steps: u32,
+        ring: &mut Consumer,
+    ) {
+        let d = &mut sums.0;
+        // SAFETY: the trait's contract.
+        unsafe {
+            let stage = ring.acquire() * STAGE;
+            let a = advance(Tile::<A>::at(chunk.a).descriptor(), stage);
+            let b = advance(Tile::<B>::at(chunk.b).descriptor(), stage);
+            macro_rules! k_step {
+                ($n:tt, $i:literal, $keep:expr, $index:literal) => {
+                    wgmma!(
+                        $n, d, smem advance(a, $i * A::MAJOR.k_step()), advance(b, $i * B::MAJOR.k_step()), $keep,
+                        A::MAJOR.transpose(), B::MAJOR.transpose(), $index
+                    )
+                };
+            }
+            macro_rules! whole {
+                ($n:tt) => {{
+                    wgmma_fence!($n "start_fence");
+                    k_step!($n, 0, reg::opaque(0), 5);
+                    k_step!($n, 1, 1u32, 6);
+                    k_step!($n, 2, 1u32, 7);
+                    k_step!($n, 3, 1u32, 8);
+                    wgmma_commit!($n "start_commit");
+                }};
+            }
+            macro_rules! part {
+                ($n:tt) => {{
+                    let (mut a, mut b, mut keep, mut left) = (a, b, reg::opaque(0), steps);
+                    while left > 0 {
+                        wgmma_fence!($n "part_fence");
+                        wgmma!($n, d, smem a, b, keep, A::MAJOR.transpose(), B::MAJOR.transpose(), 9);
+                        wgmma_commit!($n "part_commit");
+                        a = advance(a, A::MAJOR.k_step());
+                        b = advance(b, B::MAJOR.k_step());
+                        keep = reg::opaque(1);
+                        left -= 1;
+                    }
+                }};
+            }
+            if steps == TILE_K / 16 {
+                with_width!(chunk.width, whole);
+            } else {
+                with_width!(chunk.width, part);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn settle(sums: &mut Accumulators) {
+        let d = &mut sums.0;
+        // SAFETY: the trait's contract.
+        unsafe {
+            wgmma_wait!(0, "settle");
+            wgmma_settled!(192, d);
+        }
+    }
+
     /// The products of a stage are settled when the next one's have started; then it is let go.
     ///
     /// The width is decided outside of the loop: a stage's instructions must be issued while the
@@ -57,32 +122,28 @@ impl Engine for Wgmma {
         );
         let d = &mut sums.0;
         macro_rules! k_step {
-            ($n:tt, $a:ident, $b:ident, $i:literal, $keep:expr) => {
+            ($n:tt, $a:ident, $b:ident, $i:literal) => {
                 wgmma!(
-                    $n, d, smem advance($a, $i * A::MAJOR.k_step()), advance($b, $i * B::MAJOR.k_step()), $keep,
+                    $n, d, smem advance($a, $i * A::MAJOR.k_step()), advance($b, $i * B::MAJOR.k_step()), 1u32,
                     A::MAJOR.transpose(), B::MAJOR.transpose(), $i
                 )
             };
         }
         macro_rules! run {
             ($n:tt) => {{
-                let (mut left, mut keep) = (chunk.stages, 0);
+                let mut left = chunk.stages;
                 while left > 0 {
                     let stage = ring.acquire();
                     let a = advance(a, stage * STAGE);
                     let b = advance(b, stage * STAGE);
                     wgmma_fence!($n "fence");
-                    k_step!($n, a, b, 0, keep);
-                    k_step!($n, a, b, 1, 1u32);
-                    k_step!($n, a, b, 2, 1u32);
-                    k_step!($n, a, b, 3, 1u32);
+                    k_step!($n, a, b, 0);
+                    k_step!($n, a, b, 1);
+                    k_step!($n, a, b, 2);
+                    k_step!($n, a, b, 3);
                     wgmma_commit!($n "commit");
                     wgmma_wait!(1, $n);
-                    if keep != 0 {
-                        ring.release();
-                    }
-                    // Known to be 1, it would have the compiler peel the first round off.
-                    keep = reg::opaque(1);
+                    ring.release();
                     left -= 1;
                 }
                 let mut left = chunk.tail;
@@ -92,11 +153,10 @@ impl Engine for Wgmma {
                     let mut b = advance(b, stage * STAGE);
                     while left > 0 {
                         wgmma_fence!($n "tail_fence");
-                        wgmma!($n, d, smem a, b, keep, A::MAJOR.transpose(), B::MAJOR.transpose(), 4);
+                        wgmma!($n, d, smem a, b, 1u32, A::MAJOR.transpose(), B::MAJOR.transpose(), 4);
                         wgmma_commit!($n "tail_commit");
                         a = advance(a, A::MAJOR.k_step());
                         b = advance(b, B::MAJOR.k_step());
-                        keep = reg::opaque(1);
                         left -= 1;
                     }
                 }
@@ -107,7 +167,7 @@ impl Engine for Wgmma {
             with_width!(chunk.width, run);
             wgmma_wait!(0);
             wgmma_settled!(192, d);
-            if chunk.tail > 0 && chunk.stages > 0 {
+            if chunk.tail > 0 {
                 ring.release();
             }
             ring.release();

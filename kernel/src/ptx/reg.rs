@@ -77,6 +77,15 @@ pub fn opaque(value: u32) -> u32 {
     same
 }
 
+/// [`opaque`], each time anew: what is worked out from it isn't kept in registers meanwhile.
+#[inline(always)]
+pub fn anew(value: u32) -> u32 {
+    let same: u32;
+    // SAFETY: copies a register.
+    unsafe { asm!("mov.b32 {0}, {1};", out(reg32) same, in(reg32) value, options(nomem, nostack)) };
+    same
+}
+
 /// Ends the kernel with an error for the whole context. The panic handler's last resort.
 #[inline(always)]
 pub fn trap() -> ! {

@@ -66,12 +66,12 @@ impl WayOut for Activate<'_> {
             named_sync!(BARRIER + part, 128u32, 0, "staged");
         }
         // Four threads a row, eight columns each.
-        let chunk = thread % 4;
+        let thread = crate::ptx::reg::anew(thread); let chunk = thread % 4;
         let column = order.column + APART * part + 8 * chunk;
         if column >= args.gemm.n {
             return;
         }
-        let limit = f32::from_bits(args.limit);
+        let limit = f32::from_bits(crate::ptx::reg::anew(args.limit));
         let (gate_at, up_at) = if args.up_first == 0 {
             (staging, staging.add(MATRIX))
         } else {
@@ -93,7 +93,7 @@ impl WayOut for Activate<'_> {
                     put(args.up, args.up_row_stride, at, up);
                 }
             }
-            row += 32;
+            row = crate::ptx::reg::opaque(row + 32);
         }
     }
 }

@@ -31,67 +31,86 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
     let mut stages = Consumer::new(ring);
     let place = |part| Place {
         part,
-        thread: reg::thread_idx() % 128,
+        thread: reg::anew(reg::thread_idx()) % 128,
         staging: base.add(plan.staging + part * STAGING),
         panels: base.add(plan.panels + part * PANELS * PANEL_BYTES),
         old: base.add(plan.old + 8 * part),
     };
+    let mut total = Accumulators::zero();
+    // A chunk starts afresh, but what a narrow product leaves alone is added like the rest.
+    let mut sums = Accumulators::zero();
+    // The tile whose sums `total` is for. Its way out begins when the first products of the next one
+    // are under way.
+    let mut order = Order::END;
+    // Stages left of the tile, and most of them in a chunk.
+    let (mut left, mut length) = (0, CHUNK);
     loop {
+        let fresh = left == 0;
+        // Only to start with: what has to outlast the way out is read again, not kept in registers.
         // SAFETY: a tile or the end of the work starts in the next stage.
-        let order = unsafe { Order::get(base, plan, stages.peek()) };
-        // All lanes have read it before one of them lets go of its stage.
-        // SAFETY: all lanes are here.
-        unsafe { warp_sync!() };
-        if order.depth == 0 {
-            break;
+        let next = if fresh { unsafe { Order::get(base, plan, stages.peek()) } } else { Order { depth: left, ..order } };
+        let chunk = Chunk {
+            a: base.add(plan.fixed + part * PANEL),
+            b: base.add(plan.wide),
+            width: next.width(),
+            stages: 0,
+            tail: 0,
+        };
+        if next.work::<P>() {
+            let steps = if next.depth == 1 { next.tail::<P>() } else { 0 };
+            let steps = if steps == 0 { TILE_K / 16 } else { steps };
+            // SAFETY: the producer fills `depth` stages a tile.
+            unsafe { E::start::<P::Fixed, P::Wide>(&mut sums, chunk, steps, &mut stages) };
         }
-        // SAFETY: this warpgroup's part of the staging memory and of D.
-        unsafe { way.begin(&order, place(part)) };
-        let mut total = Accumulators::zero();
-        // A chunk starts afresh, but what a narrow product leaves alone is added like the rest.
-        let mut sums = Accumulators::zero();
-        if P::RELAYED && order.last == 0 {
-            // SAFETY: the stage that came with the order, and nothing in it.
-            unsafe { stages.skip() };
-        } else {
-            let tail = match P::FORM {
-                Form::Wgrad if order.last < TILE_K => order.last.div_ceil(16),
-                _ => 0,
-            };
+        if fresh {
+            if order.depth > 0 {
+                // SAFETY: this warpgroup's part of the staging memory and of D.
+                unsafe { way.store(&total, &order, place(reg::anew(part))) };
+            }
+            // SAFETY: the stage is still this warp's; all lanes have read it before one of them lets go
+            // of it.
+            unsafe {
+                order = Order::get(base, plan, stages.oldest());
+                warp_sync!();
+            }
+            if !order.work::<P>() {
+                // SAFETY: nothing is under way, which the compiler doesn't know.
+                unsafe { E::settle(&mut sums) };
+                if order.depth == 0 {
+                    break;
+                }
+                total = Accumulators::zero();
+                // SAFETY: the stage that came with the order, and nothing in it.
+                unsafe { stages.skip() };
+                continue;
+            }
+            // SAFETY: as above.
+            unsafe { way.begin(&order, place(reg::anew(part))) };
+            total = Accumulators::zero();
+            left = order.depth;
             // One consumer's first chunk is half as long: where one drains its products to add them
             // up, the other keeps the tensor cores busy.
-            let mut length = if order.depth > CHUNK {
-                CHUNK - CHUNK / 2 * part
-            } else {
-                CHUNK
-            };
-            let mut left = order.depth;
-            while left > 0 {
-                let stages_now = if left < length { left } else { length };
-                left -= stages_now;
-                length = CHUNK;
-                let tail = if left == 0 { tail } else { 0 };
-                // SAFETY: the producer fills `depth` stages a tile.
-                unsafe {
-                    E::multiply::<P::Fixed, P::Wide>(
-                        &mut sums,
-                        Chunk {
-                            a: base.add(plan.fixed + part * PANEL),
-                            b: base.add(plan.wide),
-                            width: order.width(),
-                            stages: stages_now - (tail > 0) as u32,
-                            tail,
-                        },
-                        &mut stages,
-                    );
-                }
-                total.add(&sums);
+            length = if left > CHUNK { CHUNK - CHUNK / 2 * part } else { CHUNK };
+        }
+        let now = if left < length { left } else { length };
+        left -= now;
+        length = CHUNK;
+        let tail = if left == 0 { order.tail::<P>() } else { 0 };
+        let mut chunk = Chunk {
+            stages: now - (tail > 0) as u32,
+            tail,
+            width: order.width(),
+            ..chunk
+        };
+        if E::STARTS {
+            match P::FORM {
+                Form::Wgrad if chunk.stages == 0 => chunk.tail = 0,
+                _ => chunk.stages -= 1,
             }
         }
-        // Worked out anew, not kept in registers meanwhile.
-        let place = place(reg::opaque(part));
-        // SAFETY: as above.
-        unsafe { way.store(&total, &order, place) };
+        // SAFETY: as above, and the chunk has been started.
+        unsafe { E::multiply::<P::Fixed, P::Wide>(&mut sums, chunk, &mut stages) };
+        total.add(&sums);
     }
     way.finish();
 }

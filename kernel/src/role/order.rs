@@ -4,6 +4,7 @@
 //! tensor cores with its loads, and cost the consumers neither time nor registers. An order stands
 //! beside the first stage of its tile and holds as long as that stage does.
 
+use super::product::Product;
 use crate::gemm::{Form, ORDER, SharedPlan, TILE_K};
 use crate::ptx::shared::{self, SmemAddr};
 use crate::schedule::grouped::{Problem, Tile, width};
@@ -39,6 +40,21 @@ impl Order {
     /// Width of its products.
     pub const fn width(&self) -> u32 {
         width(self.count)
+    }
+
+    /// Whether there is anything to multiply.
+    #[inline(always)]
+    pub const fn work<P: Product>(&self) -> bool {
+        self.depth > 0 && !(P::RELAYED && self.last == 0)
+    }
+
+    /// Steps of 16 K in the last stage, if it doesn't count in full; 0 if it does.
+    #[inline(always)]
+    pub const fn tail<P: Product>(&self) -> u32 {
+        match P::FORM {
+            Form::Wgrad if self.last < TILE_K => self.last.div_ceil(16),
+            _ => 0,
+        }
     }
 
     /// The order for a tile.

@@ -18,7 +18,7 @@ use crate::mma::tile::PANEL;
 use crate::ptx::cvt::pack_bf16;
 use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::tma::{self, TensorMapRef};
-use crate::ptx::{bulk, fence, global};
+use crate::ptx::{bulk, fence, global, reg};
 use crate::{for_each_16_columns, named_sync, store_matrix};
 
 /// The named barrier of consumer 0, and the next one's of the next; 0 is the block's.
@@ -194,7 +194,7 @@ impl Way {
                 let at = [column as i32, (order.row + 8 * band) as i32];
                 // SAFETY: eight staged lines, and rows of D that are this tile's.
                 unsafe { tma::store_2d(self.map, at, self.staging.add(band * 8 * 128)) };
-                band += 1;
+                band = reg::opaque(band + 1);
             }
             bulk::commit();
         }
@@ -255,7 +255,7 @@ impl Way {
             let at = [column as i32, row as i32, order.group as i32];
             // SAFETY: a staged panel, and elements of D that are this tile's.
             unsafe { tma::store_3d(self.map, at, self.staging.add(panel * PANEL)) };
-            panel += 1;
+            panel = reg::opaque(panel + 1);
         }
         bulk::commit();
     }

@@ -219,6 +219,12 @@ impl Consumer {
         stage
     }
 
+    /// Index of the stage that is let go of next.
+    #[inline(always)]
+    pub fn oldest(&self) -> u32 {
+        self.release
+    }
+
     /// Waits for the next stage's bytes; returns its index.
     ///
     /// # Safety
