@@ -76,6 +76,9 @@ const _: () = assert!(
 /// Bytes that describe one tile to the warps of a block.
 pub const ORDER: u32 = 32;
 
+/// Words of [`GemmArgs::tickets`]: tiles drawn of each class, and blocks that have ended.
+pub const TICKETS: u32 = 3;
+
 /// Which of the three products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
@@ -158,6 +161,9 @@ pub struct GemmArgs {
     /// `capacity`, it is raised to the number needed, and rows past the capacity
     /// are not computed. Otherwise untouched.
     pub overflow: u64,
+    /// Device address of [`TICKETS`] `u64`s, all zero; they are zero again when the launch has ended,
+    /// and no other launch in flight uses them.
+    pub tickets: u64,
     /// Number of groups, at most [`MAX_GROUPS`].
     pub groups: u32,
     /// Rows of A (and of D, or of B in wgrad), at most [`MAX_EXTENT`] like `m`, `n` and `k`.
@@ -189,14 +195,13 @@ pub struct SharedPlan {
     pub full: u32,
     /// `STAGES` mbarriers: the stage has been consumed.
     pub empty: u32,
-    /// `STAGES` mbarriers, for wgrad: the stage's bytes have arrived, rows that are no one's among
-    /// them; it is full once those are cleared.
-    pub landed: u32,
+    /// `STAGES` mbarriers, for wgrad: rows of the stage that are no one's have been cleared.
+    pub clear: u32,
     /// An mbarrier for each consumer, for wgrad: D's old panels have arrived.
     pub old: u32,
     /// `STAGES` times what the producer tells the others of a tile ([`ORDER`] bytes).
     pub orders: u32,
-    /// Group table: `first_tile [groups + 1]`, `row_start [groups]`, `rows [groups]`, all u32.
+    /// Group table: `first_tile [2][groups + 1]`, `row_start [groups]`, `rows [groups]`, all u32.
     pub table: u32,
     /// All of it: the launch's dynamic shared memory.
     pub bytes: u32,
@@ -210,8 +215,8 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
     let orders = staging + CONSUMERS * STAGING;
     let full = orders + STAGES * ORDER;
     let empty = full + STAGES * 8;
-    let landed = empty + STAGES * 8;
-    let old = landed + STAGES * 8;
+    let clear = empty + STAGES * 8;
+    let old = clear + STAGES * 8;
     let table = old + CONSUMERS * 8;
     SharedPlan {
         fixed,
@@ -220,11 +225,11 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
         panels: fixed + STAGES_OF_PANELS * STAGE,
         full,
         empty,
-        landed,
+        clear,
         old,
         orders,
         table,
-        bytes: table + 4 * (3 * groups + 1),
+        bytes: table + 4 * (4 * groups + 2),
     }
 }
 

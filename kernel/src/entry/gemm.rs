@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! all      group sizes -> table (shared memory)            barrier
-//! producer for each tile, each stage: wait empty -> TMA -> full (wgrad: landed)
-//! relay    wgrad, each stage: wait landed -> rows past the group cleared -> full
+//! producer for each tile, each stage: wait empty -> TMA -> full
+//! relay    wgrad, each stage: wait full -> rows past the group cleared -> clear, empty
 //! consumer for each tile, each stage: wait full -> products -> empty;  sums -> D
 //! ```
 //!
@@ -21,6 +21,7 @@ use crate::role::multiply::multiply;
 use crate::role::product::{GateUp, Maps, Product};
 use crate::role::store::{Linear, WayOut};
 use crate::role::table::{self, SharedTable};
+use crate::role::tickets::Tickets;
 use crate::schedule::grouped::{Problem, Tiles};
 use crate::set_max_registers;
 use crate::sync::ring::Ring;
@@ -50,7 +51,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
     let ring = Ring::new(
         base.add(plan.full),
         base.add(plan.empty),
-        base.add(plan.landed),
+        base.add(plan.clear),
         stages,
     );
     let table = SharedTable::new(args.groups, base, &plan);
@@ -58,7 +59,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
     if reg::thread_idx() == 0 {
         // SAFETY: one thread, before the barriers inside `build`.
         unsafe {
-            ring.init();
+            ring.init(P::RELAYED);
             if P::RELAYED {
                 let mut part = 0;
                 while part < CONSUMERS {
@@ -78,8 +79,9 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
         unsafe {
             set_max_registers!(dec 40);
             if reg::thread_idx() == 0 {
-                let tiles = Tiles::new(table, problem, reg::block_idx(), reg::grid_dim());
-                load::<P, _>(tiles, &problem, maps, ring, base, &plan);
+                let tiles = Tiles::new(table, problem);
+                let tickets = Tickets::new(args.tickets, reg::block_idx());
+                load::<P, _>(tiles, tickets, &problem, maps, ring, base, &plan);
             } else if P::RELAYED && reg::thread_idx() / 32 == 1 {
                 clear(ring, base, &plan);
             }

@@ -69,4 +69,19 @@ impl Accumulators {
         }
         for_each_16_columns!(columns);
     }
+
+    /// Takes the sums of a first chunk, which are settled.
+    #[inline(always)]
+    pub fn take(&mut self, chunk: &Accumulators) {
+        let zero = crate::ptx::reg::anew(0);
+        macro_rules! columns {
+            ($($j:literal [$($i:literal)*])*) => {
+                $($(
+                    // SAFETY: adds registers.
+                    unsafe { core::arch::asm!("add.rn.f32 {0}, {1}, {2};", lateout(reg32) self.0[$i], in(reg32) chunk.0[$i], in(reg32) zero, options(pure, nomem, nostack)) };
+                )*)*
+            };
+        }
+        for_each_16_columns!(columns);
+    }
 }

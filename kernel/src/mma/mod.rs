@@ -22,7 +22,8 @@ pub struct Chunk {
     pub width: u32,
     /// Stages that count in full, 64 K each.
     pub stages: u32,
-    /// Steps of 16 K that count in one more stage, 1 to 3; 0 if there is none.
+    /// Steps of 16 K that count in one more stage, which passes the ring's relay first, 1 to 4; 0 if
+    /// there is none.
     pub tail: u32,
 }
 
@@ -33,7 +34,8 @@ pub trait Engine {
     /// Whether [`start`](Engine::start) takes a stage.
     const STARTS: bool;
 
-    /// Begins a chunk with `steps` steps of 16 K, 1 to 4, of the ring's next stage. Until
+    /// Begins a chunk with the ring's next stage, of which `tail` steps count, like a chunk's
+    /// [`tail`](Chunk::tail), or all if it is 0. Until
     /// [`multiply`](Engine::multiply) goes on with the stages behind it, the sums are the tensor
     /// cores', and the warpgroup is free for other things.
     ///
@@ -43,7 +45,7 @@ pub trait Engine {
     unsafe fn start<A: Operand, B: Operand>(
         sums: &mut Accumulators,
         chunk: Chunk,
-        steps: u32,
+        tail: u32,
         ring: &mut Consumer,
     );
 

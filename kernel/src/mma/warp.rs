@@ -34,7 +34,7 @@ impl Engine for WarpMma {
     unsafe fn start<A: Operand, B: Operand>(
         _sums: &mut Accumulators,
         _chunk: Chunk,
-        _steps: u32,
+        _tail: u32,
         _ring: &mut Consumer,
     ) {
     }
@@ -57,7 +57,7 @@ impl Engine for WarpMma {
             // return. But the operands were read by all lanes, and a few let go of the stage for the
             // warp: their release orders the others' reads only if they come before a barrier.
             unsafe {
-                let stage = ring.acquire();
+                let stage = if last { ring.acquire_clear() } else { ring.acquire() };
                 stage_products::<A, B>(
                     sums,
                     Tile::at(chunk.a.add(stage * STAGE)),

@@ -3,8 +3,8 @@
 use super::accumulators::Accumulators;
 use super::tile::{Operand, Tile};
 use super::{Chunk, Engine};
-use crate::gemm::{STAGE, TILE_K};
-use crate::layout::descriptor::advance;
+use crate::gemm::STAGE;
+use crate::layout::descriptor::{Major, advance};
 use crate::ptx::reg;
 use crate::sync::ring::Consumer;
 use crate::{wgmma, wgmma_commit, wgmma_fence, wgmma_settled, wgmma_wait};
@@ -12,10 +12,16 @@ use crate::{wgmma, wgmma_commit, wgmma_fence, wgmma_settled, wgmma_wait};
 /// wgmma m64n`N`k16, one a step of K.
 pub struct Wgmma;
 
-/// Runs `$run!(N)` for the N that is `$width`: the instruction takes it as an immediate.
+/// Runs `$run!(N)` for the N that is `$width`: the instruction takes it as an immediate. An MN-major
+/// side comes in whole panels, and is multiplied so.
 macro_rules! with_width {
-    ($width:expr, $run:ident) => {
+    ($side:ty, $width:expr, $run:ident) => {
         match $width {
+            width if matches!(<$side>::MAJOR, Major::Mn) => match width.div_ceil(64) {
+                1 => $run!(64),
+                2 => $run!(128),
+                _ => $run!(192),
+            },
             16 => $run!(16),
             32 => $run!(32),
             48 => $run!(48),
@@ -47,13 +53,13 @@ impl Engine for Wgmma {
     unsafe fn start<A: Operand, B: Operand>(
         sums: &mut Accumulators,
         chunk: Chunk,
-        steps: u32,
+        tail: u32,
         ring: &mut Consumer,
     ) {
         let d = &mut sums.0;
         // SAFETY: the trait's contract.
         unsafe {
-            let stage = ring.acquire() * STAGE;
+            let stage = if tail == 0 { ring.acquire() } else { ring.acquire_clear() } * STAGE;
             let a = advance(Tile::<A>::at(chunk.a).descriptor(), stage);
             let b = advance(Tile::<B>::at(chunk.b).descriptor(), stage);
             macro_rules! k_step {
@@ -76,7 +82,7 @@ impl Engine for Wgmma {
             }
             macro_rules! part {
                 ($n:tt) => {{
-                    let (mut a, mut b, mut keep, mut left) = (a, b, reg::opaque(0), steps);
+                    let (mut a, mut b, mut keep, mut left) = (a, b, reg::opaque(0), tail);
                     while left > 0 {
                         wgmma_fence!($n "part_fence");
                         wgmma!($n, d, smem a, b, keep, A::MAJOR.transpose(), B::MAJOR.transpose(), 9);
@@ -88,10 +94,10 @@ impl Engine for Wgmma {
                     }
                 }};
             }
-            if steps == TILE_K / 16 {
-                with_width!(chunk.width, whole);
+            if tail == 0 {
+                with_width!(B, chunk.width, whole);
             } else {
-                with_width!(chunk.width, part);
+                with_width!(B, chunk.width, part);
             }
         }
     }
@@ -148,7 +154,7 @@ impl Engine for Wgmma {
                 }
                 let mut left = chunk.tail;
                 if left > 0 {
-                    let stage = ring.acquire();
+                    let stage = ring.acquire_clear();
                     let mut a = advance(a, stage * STAGE);
                     let mut b = advance(b, stage * STAGE);
                     while left > 0 {
@@ -164,7 +170,7 @@ impl Engine for Wgmma {
         }
         // SAFETY: the trait's contract.
         unsafe {
-            with_width!(chunk.width, run);
+            with_width!(B, chunk.width, run);
             wgmma_wait!(0);
             wgmma_settled!(192, d);
             if chunk.tail > 0 {

@@ -1,7 +1,7 @@
 //! Between wgrad's producer and its consumers: one warp that clears rows which are no one's.
 
 use super::order::Order;
-use crate::gemm::{STAGE, STAGE_FIXED, SharedPlan, TILE_K};
+use crate::gemm::{STAGE, STAGE_FIXED, SharedPlan};
 use crate::mma::tile::PANEL;
 use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::{fence, reg};
@@ -14,11 +14,11 @@ use crate::warp_sync;
 /// A warp of its own: consumers that cleared would have to wait for each other, and none could
 /// write its sums while the other multiplies.
 ///
-/// Waits for: a stage's bytes (`ring.landed`).
-/// Signals: the stage (`ring.full`).
+/// Waits for: a stage's bytes (`ring.full`).
+/// Signals: the stage (`ring.clear`), and that it is done with it (`ring.empty`).
 ///
 /// # Safety
-/// One warp runs it; the ring is initialised and its producer relayed, `base` and `plan` are the
+/// One warp runs it; the ring is initialised for a relay, `base` and `plan` are the
 /// block's.
 #[inline(always)]
 pub unsafe fn clear(ring: Ring, base: SmemAddr, plan: &SharedPlan) {
@@ -38,7 +38,7 @@ pub unsafe fn clear(ring: Ring, base: SmemAddr, plan: &SharedPlan) {
                     return;
                 }
             }
-            if left == 1 && order.last < TILE_K {
+            if left == 1 && order.dirty() {
                 let fixed = base.add(plan.fixed + stage * STAGE);
                 let wide = base.add(plan.wide + stage * STAGE);
                 clear_rows(fixed, wide, order.width(), order.last, lane);

@@ -13,3 +13,4 @@ pub mod rows;
 pub mod schedule;
 pub mod store;
 pub mod table;
+pub mod tickets;

@@ -3,7 +3,7 @@
 use super::order::Order;
 use super::product::Product;
 use super::store::{Place, WayOut};
-use crate::gemm::{CHUNK, Form, PANEL_BYTES, PANELS, STAGING, SharedPlan, TILE_K};
+use crate::gemm::{CHUNK, Form, PANEL_BYTES, PANELS, STAGING, SharedPlan};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
 use crate::mma::{Chunk, Engine};
@@ -57,10 +57,9 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
             tail: 0,
         };
         if next.work::<P>() {
-            let steps = if next.depth == 1 { next.tail::<P>() } else { 0 };
-            let steps = if steps == 0 { TILE_K / 16 } else { steps };
+            let tail = if next.depth == 1 { next.tail::<P>() } else { 0 };
             // SAFETY: the producer fills `depth` stages a tile.
-            unsafe { E::start::<P::Fixed, P::Wide>(&mut sums, chunk, steps, &mut stages) };
+            unsafe { E::start::<P::Fixed, P::Wide>(&mut sums, chunk, tail, &mut stages) };
         }
         if fresh {
             if order.depth > 0 {
@@ -86,7 +85,6 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
             }
             // SAFETY: as above.
             unsafe { way.begin(&order, place(reg::anew(part))) };
-            total = Accumulators::zero();
             left = order.depth;
             // One consumer's first chunk is half as long: where one drains its products to add them
             // up, the other keeps the tensor cores busy.
@@ -110,7 +108,11 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
         }
         // SAFETY: as above, and the chunk has been started.
         unsafe { E::multiply::<P::Fixed, P::Wide>(&mut sums, chunk, &mut stages) };
-        total.add(&sums);
+        if fresh {
+            total.take(&sums);
+        } else {
+            total.add(&sums);
+        }
     }
     way.finish();
 }

@@ -48,6 +48,12 @@ impl Order {
         self.depth > 0 && !(P::RELAYED && self.last == 0)
     }
 
+    /// Whether the last stage has rows that are no one's and would be summed.
+    #[inline(always)]
+    pub const fn dirty(&self) -> bool {
+        !self.last.is_multiple_of(16)
+    }
+
     /// Steps of 16 K in the last stage, if it doesn't count in full; 0 if it does.
     #[inline(always)]
     pub const fn tail<P: Product>(&self) -> u32 {

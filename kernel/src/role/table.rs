@@ -3,7 +3,7 @@
 use crate::gemm::{GemmArgs, SharedPlan};
 use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::{atom, global, reg};
-use crate::schedule::grouped::{GroupTable, Problem, clamp_rows, padded};
+use crate::schedule::grouped::{Class, GroupTable, Problem, clamp_rows, padded};
 use crate::{block_sync, shuffle, shuffle_up};
 
 /// The group table in this block's shared memory.
@@ -19,12 +19,31 @@ impl SharedTable {
     /// The table's place; its contents come with [`build`].
     pub fn new(groups: u32, base: SmemAddr, plan: &SharedPlan) -> SharedTable {
         let first_tile = base.add(plan.table);
-        let row_start = first_tile.add(4 * (groups + 1));
+        let row_start = first_tile.add(2 * 4 * (groups + 1));
         SharedTable {
             groups,
             first_tile,
             row_start,
             rows: row_start.add(4 * groups),
+        }
+    }
+
+    #[inline(always)]
+    fn first_tile_at(&self, class: Class, group: u32) -> SmemAddr {
+        self.first_tile.add(4 * (class as u32 * (self.groups + 1) + group))
+    }
+
+    /// Writes the number of tiles before a group: of few rows in the upper half of `tiles`, of many in
+    /// the lower.
+    ///
+    /// # Safety
+    /// While the table is built; one thread for each group.
+    #[inline(always)]
+    unsafe fn put_first_tiles(&self, group: u32, tiles: u64) {
+        // SAFETY: inside the table.
+        unsafe {
+            shared::store_u32(self.first_tile_at(Class::Many, group), tiles as u32);
+            shared::store_u32(self.first_tile_at(Class::Few, group), (tiles >> 32) as u32);
         }
     }
 }
@@ -36,9 +55,9 @@ impl GroupTable for SharedTable {
     }
 
     #[inline(always)]
-    fn first_tile(&self, group: u32) -> u32 {
+    fn first_tile(&self, class: Class, group: u32) -> u32 {
         // SAFETY: inside the table, which isn't written after `build`.
-        unsafe { shared::load_u32(self.first_tile.add(4 * group)) }
+        unsafe { shared::load_u32(self.first_tile_at(class, group)) }
     }
 
     #[inline(always)]
@@ -128,16 +147,18 @@ unsafe fn sum(table: SharedTable, problem: &Problem, args: &GemmArgs, lane: u32)
         let after = next_row + unsafe { scan_u64!(padded(wanted), lane) };
         let start = after - padded(wanted);
         let rows = clamp_rows(start, wanted, args.capacity);
-        let tiles = if real { problem.tiles(rows) } else { 0 };
+        // Both classes are summed at once: neither has 2^32 tiles.
+        let tiles = if real {
+            (problem.tiles(rows) as u64) << (32 * Class::of(rows) as u32)
+        } else {
+            0
+        };
         // SAFETY: all lanes are here.
-        let tiles_after = next_tile + unsafe { scan_u64!(tiles as u64, lane) };
+        let tiles_after = next_tile + unsafe { scan_u64!(tiles, lane) };
         if real {
             // SAFETY: this lane's entries of the table.
             unsafe {
-                shared::store_u32(
-                    table.first_tile.add(4 * group),
-                    (tiles_after - tiles as u64) as u32,
-                );
+                table.put_first_tiles(group, tiles_after - tiles);
                 shared::store_u32(table.row_start.add(4 * group), start as u32);
                 shared::store_u32(table.rows.add(4 * group), rows);
             }
@@ -156,7 +177,7 @@ unsafe fn sum(table: SharedTable, problem: &Problem, args: &GemmArgs, lane: u32)
         first += 32;
     }
     if lane == 0 {
-        // SAFETY: the table's last entry.
-        unsafe { shared::store_u32(table.first_tile.add(4 * table.groups), next_tile as u32) };
+        // SAFETY: the table's last entries.
+        unsafe { table.put_first_tiles(table.groups, next_tile) };
     }
 }

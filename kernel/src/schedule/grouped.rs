@@ -1,8 +1,9 @@
-//! Tiles of a grouped GEMM, dealt to persistent blocks.
+//! Tiles of a grouped GEMM, drawn by persistent blocks.
 //!
-//! Tiles are numbered group by group; block `b` of `n` takes tiles `b`, `b + n`, ... .
-//! The order is a function of the group sizes alone, so every block computes the same one without
-//! talking to the others.
+//! Groups are of two [classes](Class), and the tiles of each class are numbered group by group. The
+//! numbers are a function of the group sizes alone, so every block computes the same ones without
+//! talking to the others; which block gets which number, the tickets decide
+//! ([`role::tickets`](crate::role::tickets)). No bit of a tile depends on who computes it.
 //!
 //! A group's wide side is split evenly: 299 rows are tiles of 152 and 147, not of 192 and 107,
 //! since a narrow product is bound by reading its fixed side.
@@ -17,23 +18,49 @@ use crate::gemm::{Form, MAX_WIDTH, ROW_ALIGN, SIDE, Sink, TILE_K};
 /// Neighbouring blocks then read the same weights, and the rows stay in L2.
 const BAND: u32 = 16;
 
-/// One group's place, derived from the sizes of the groups before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Group {
-    /// Number of the group's first tile.
-    pub first_tile: u32,
-    /// First row of the group.
-    pub row_start: u32,
-    /// Rows of the group.
-    pub rows: u32,
+/// Most rows of a group that is bound by memory: at 155 operations a byte an H200's tensor cores are
+/// no longer faster than its memory.
+pub const FEW_ROWS: u32 = 160;
+
+/// What bounds a group's tiles. While some blocks wait for memory, others should multiply: so both
+/// kinds are worked on at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Class {
+    /// The tensor cores.
+    Many = 0,
+    /// Memory.
+    Few = 1,
+}
+
+impl Class {
+    /// Both.
+    pub const ALL: [Class; 2] = [Class::Many, Class::Few];
+
+    /// Of a group with this many rows.
+    pub const fn of(rows: u32) -> Class {
+        if rows > FEW_ROWS {
+            Class::Many
+        } else {
+            Class::Few
+        }
+    }
+
+    /// The other one.
+    pub const fn other(self) -> Class {
+        match self {
+            Class::Many => Class::Few,
+            Class::Few => Class::Many,
+        }
+    }
 }
 
 /// The table that a block derives from the group sizes before it starts.
 pub trait GroupTable {
     /// Number of groups.
     fn groups(&self) -> u32;
-    /// Number of the first tile of group `group`; for `group == groups()`, of tiles in all.
-    fn first_tile(&self, group: u32) -> u32;
+    /// Number of tiles of a class in the groups before `group`.
+    fn first_tile(&self, class: Class, group: u32) -> u32;
     /// First row and number of rows of a group.
     fn rows(&self, group: u32) -> (u32, u32);
 }
@@ -204,52 +231,57 @@ fn part(extent: u32, unit: NonZeroU32, parts: NonZeroU32, index: u32) -> (u32, u
     )
 }
 
-/// The tiles of one block, in order.
+/// Tiles by their numbers.
 #[derive(Clone, Copy)]
 pub struct Tiles<T> {
     table: T,
     problem: Problem,
-    next: u32,
-    step: u32,
-    total: u32,
-    /// A group at or before the next tile's.
+    /// The class of the last tile asked for, and its group.
+    class: Class,
     group: u32,
 }
 
 impl<T: GroupTable> Tiles<T> {
-    /// The tiles of block `block` of `blocks`.
-    pub fn new(table: T, problem: Problem, block: u32, blocks: u32) -> Tiles<T> {
-        let total = table.first_tile(table.groups());
+    /// The tiles of a problem.
+    pub fn new(table: T, problem: Problem) -> Tiles<T> {
         Tiles {
             table,
             problem,
-            next: block,
-            step: blocks,
-            total,
+            class: Class::Many,
             group: 0,
         }
     }
 
-    /// The group of tile `tile`, which isn't before `self.group`: the last one whose first tile
-    /// isn't beyond it (empty groups share their first tile with the next group, which comes later).
-    ///
-    /// Mostly that is the same group or one of the next; many small groups are searched by halves.
+    /// How many there are of a class.
     #[inline(always)]
-    fn group_of(&self, tile: u32) -> u32 {
+    pub fn total(&self, class: Class) -> u32 {
+        self.table.first_tile(class, self.table.groups())
+    }
+
+    /// The group of a tile: the last one whose first tile isn't beyond it (groups without tiles of the
+    /// class share their first tile with the next group, which comes later).
+    ///
+    /// Numbers mostly grow from one call to the next, and mostly it is the same group or one of the
+    /// next; many small groups are searched by halves.
+    #[inline(always)]
+    fn group_of(&self, class: Class, number: u32) -> u32 {
         const NEAR: u32 = 4;
         let groups = self.table.groups();
-        let (mut low, mut high) = (self.group, self.group + 1);
-        while high < groups && self.table.first_tile(high) <= tile {
+        let known = class as u32 == self.class as u32
+            && self.table.first_tile(class, self.group) <= number;
+        let start = if known { self.group } else { 0 };
+        let (mut low, mut high) = (start, start + 1);
+        while high < groups && self.table.first_tile(class, high) <= number {
             low = high;
             high += 1;
-            if high - self.group > NEAR {
+            if high - start > NEAR {
                 high = groups;
                 break;
             }
         }
         while high - low > 1 {
             let middle = low + (high - low) / 2;
-            if self.table.first_tile(middle) <= tile {
+            if self.table.first_tile(class, middle) <= number {
                 low = middle
             } else {
                 high = middle
@@ -257,23 +289,17 @@ impl<T: GroupTable> Tiles<T> {
         }
         low
     }
-}
 
-impl<T: GroupTable> Iterator for Tiles<T> {
-    type Item = Tile;
-
+    /// Tile `number` of a class; `None` for a number that it doesn't have.
     #[inline(always)]
-    fn next(&mut self) -> Option<Tile> {
-        let number = self.next;
-        if number >= self.total {
+    pub fn get(&mut self, class: Class, number: u32) -> Option<Tile> {
+        if number >= self.total(class) {
             return None;
         }
-        // Near the end of the number range the step could wrap round to a tile already done.
-        self.next = number.saturating_add(self.step);
-        let group = self.group_of(number);
-        self.group = group;
+        let group = self.group_of(class, number);
+        (self.class, self.group) = (class, group);
         let (row_start, rows) = self.table.rows(group);
-        let index = number - self.table.first_tile(group);
+        let index = number - self.table.first_tile(class, group);
         let wide_tiles = self.problem.wide_tiles(rows);
         let (fixed, wide) = in_band(index, wide_tiles, self.problem.fixed_tiles())?;
         let (wide, count) = part(
@@ -317,11 +343,17 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    struct Table(Vec<Group>, u32);
+    struct Group {
+        first_tile: [u32; 2],
+        row_start: u32,
+        rows: u32,
+    }
+
+    struct Table(Vec<Group>, [u32; 2]);
 
     impl Table {
         fn new(problem: &Problem, rows: &[u32], capacity: u32) -> Table {
-            let (mut groups, mut tiles, mut start) = (Vec::new(), 0, 0u64);
+            let (mut groups, mut tiles, mut start) = (Vec::new(), [0; 2], 0u64);
             for &rows in rows {
                 let inside = clamp_rows(start, rows, capacity);
                 groups.push(Group {
@@ -329,7 +361,7 @@ mod tests {
                     row_start: start.min(capacity as u64) as u32,
                     rows: inside,
                 });
-                tiles += problem.tiles(inside);
+                tiles[Class::of(inside) as usize] += problem.tiles(inside);
                 start += padded(rows);
             }
             Table(groups, tiles)
@@ -340,23 +372,31 @@ mod tests {
         fn groups(&self) -> u32 {
             self.0.len() as u32
         }
-        fn first_tile(&self, group: u32) -> u32 {
-            self.0
-                .get(group as usize)
-                .map_or(self.1, |group| group.first_tile)
+        fn first_tile(&self, class: Class, group: u32) -> u32 {
+            let at = self.0.get(group as usize);
+            at.map_or(self.1, |group| group.first_tile)[class as usize]
         }
         fn rows(&self, group: u32) -> (u32, u32) {
-            let group = self.0[group as usize];
+            let group = &self.0[group as usize];
             (group.row_start, group.rows)
         }
     }
 
     /// Every element of D once, on both sides, and by as few tiles as the widest would take.
-    fn check_cover(problem: Problem, rows: &[u32], blocks: u32) {
+    fn check_cover(problem: Problem, rows: &[u32], step: u32) {
         let table = Table::new(&problem, rows, u32::MAX);
-        let mut seen: Vec<Tile> = (0..blocks)
-            .flat_map(|block| Tiles::new(&table, problem, block, blocks))
-            .collect();
+        // Numbers grow from one call to the next where a block draws them, but by any step.
+        let mut seen: Vec<Tile> = Vec::new();
+        for class in Class::ALL {
+            for first in 0..step {
+                let mut tiles = Tiles::new(&table, problem);
+                let total = tiles.total(class);
+                seen.extend((first..total).step_by(step as usize).map(|n| tiles.get(class, n).unwrap()));
+                assert_eq!(tiles.get(class, total), None);
+                assert_eq!(tiles.get(class, u32::MAX), None);
+            }
+        }
+        assert!(seen.iter().all(|tile| tile.rows == rows[tile.group as usize]));
         seen.sort_by_key(|tile| (tile.group, tile.fixed, tile.wide));
         let mut seen = seen.into_iter();
         for (group, &rows) in rows.iter().enumerate() {
@@ -392,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tile_once_for_any_grid() {
+    fn every_tile_once_in_any_steps() {
         let sizes: [&[u32]; 6] = [
             &[],
             &[0],
@@ -405,9 +445,9 @@ mod tests {
             for sink in Sink::ALL {
                 for rows in sizes {
                     for (m, n) in [(64, 64), (448, 1000), (2304, 8)] {
-                        for blocks in [1, 2, 7, 132] {
-                            check_cover(Problem::new(form, m, n, 192, sink as u32), rows, blocks);
-                            check_cover(Problem::gate_up(n, 192), rows, blocks);
+                        for step in [1, 2, 7, 132] {
+                            check_cover(Problem::new(form, m, n, 192, sink as u32), rows, step);
+                            check_cover(Problem::gate_up(n, 192), rows, step);
                         }
                     }
                 }
@@ -420,11 +460,11 @@ mod tests {
         fn every_tile_once_for_any_sizes(
             rows in proptest::collection::vec(proptest::prop_oneof![proptest::strategy::Just(0), 0u32..3000], 0..40),
             (m, n) in (1u32..2000, 1u32..4000),
-            blocks in 1u32..200,
+            step in 1u32..200,
             form in proptest::sample::select(&Form::ALL[..]),
             sink in proptest::sample::select(&Sink::ALL[..]),
         ) {
-            check_cover(Problem::new(form, m, n, 64, sink as u32), &rows, blocks);
+            check_cover(Problem::new(form, m, n, 64, sink as u32), &rows, step);
         }
     }
 

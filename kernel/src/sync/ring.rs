@@ -2,9 +2,9 @@
 //!
 //! Each stage has two mbarriers. `full` completes when the producer has arrived and
 //! all bytes it announced have been delivered; `empty` completes when every consumer
-//! warp has let go. Where a stage needs a hand before it is consumed, a third, `landed`,
-//! takes the producer's place of `full`, and a [`Relay`] between the two passes each
-//! stage on. All walk the stages in the same order, and a position in
+//! warp has let go. Where stages need a hand before they are consumed, a [`Relay`] passes each one on,
+//! by a third barrier, `clear`, and lets go of it as well; a stage that needs none is consumed without
+//! waiting for it. All walk the stages in the same order, and a position in
 //! that walk fixes stage and parity, so neither is ever passed around on its own.
 
 use crate::gemm::CONSUMERS;
@@ -21,7 +21,7 @@ const CONSUMER_WARPS: u32 = 4 * CONSUMERS;
 pub struct Ring {
     full: SmemAddr,
     empty: SmemAddr,
-    landed: SmemAddr,
+    clear: SmemAddr,
     stages: u32,
 }
 
@@ -36,28 +36,28 @@ pub struct Slot {
 
 impl Ring {
     /// The ring of `stages` stages, [`STAGES`] at most, whose barriers lie at these addresses.
-    pub fn new(full: SmemAddr, empty: SmemAddr, landed: SmemAddr, stages: u32) -> Ring {
+    pub fn new(full: SmemAddr, empty: SmemAddr, clear: SmemAddr, stages: u32) -> Ring {
         Ring {
             full,
             empty,
-            landed,
+            clear,
             stages,
         }
     }
 
-    /// Initialises the barriers.
+    /// Initialises the barriers, for a ring with a [`Relay`] or without.
     ///
     /// # Safety
     /// One thread of the block calls it, before anyone uses the ring; a
     /// `fence::mbarrier_init` and a block barrier follow.
-    pub unsafe fn init(self) {
+    pub unsafe fn init(self, relayed: bool) {
         let mut stage = 0;
         while stage < self.stages {
             // SAFETY: the plan reserves 8 aligned bytes a barrier for them.
             unsafe {
                 mbarrier::init(self.full.add(8 * stage), 1);
-                mbarrier::init(self.empty.add(8 * stage), CONSUMER_WARPS);
-                mbarrier::init(self.landed.add(8 * stage), 1);
+                mbarrier::init(self.empty.add(8 * stage), CONSUMER_WARPS + relayed as u32);
+                mbarrier::init(self.clear.add(8 * stage), 1);
             }
             stage += 1;
         }
@@ -90,16 +90,14 @@ impl Position {
 /// The producer's end: one thread.
 pub struct Producer {
     ring: Ring,
-    arrived: SmemAddr,
     at: Position,
 }
 
 impl Producer {
-    /// The producer's end of a ring that has been initialised, with a [`Relay`] behind it or not.
-    pub fn new(ring: Ring, relayed: bool) -> Producer {
+    /// The producer's end of a ring that has been initialised.
+    pub fn new(ring: Ring) -> Producer {
         Producer {
             ring,
-            arrived: if relayed { ring.landed } else { ring.full },
             at: Position::START,
         }
     }
@@ -112,7 +110,7 @@ impl Producer {
     pub unsafe fn acquire(&mut self) -> Slot {
         let Position { stage, parity } = self.at;
         self.at.advance(self.ring);
-        let bar = self.arrived.add(8 * stage);
+        let bar = self.ring.full.add(8 * stage);
         // SAFETY: the barriers are initialised. Before the first round the phase of the
         // opposite parity counts as complete, so a fresh ring is free.
         unsafe {
@@ -132,19 +130,14 @@ impl Producer {
         unsafe { mbarrier::arrive_expect(slot.bar, bytes) };
     }
 
-    /// Announces that nothing more comes: to the consumers at once, whose relay doesn't pass it on.
+    /// Announces that nothing more comes.
     ///
     /// # Safety
     /// In place of [`announce`](Producer::announce), for the last stage acquired.
     #[inline(always)]
     pub unsafe fn end(&self, slot: Slot) {
-        // SAFETY: the barriers are initialised, and these arrivals are pending.
-        unsafe {
-            if self.arrived != self.ring.full {
-                mbarrier::arrive(slot.bar);
-            }
-            mbarrier::arrive(self.ring.full.add(8 * slot.stage));
-        }
+        // SAFETY: the barrier is initialised, and this arrival is pending.
+        unsafe { mbarrier::arrive(slot.bar) };
     }
 }
 
@@ -172,18 +165,21 @@ impl Relay {
         let Position { stage, parity } = self.at;
         self.at.advance(self.ring);
         // SAFETY: the barriers are initialised.
-        unsafe { mbarrier::wait(self.ring.landed.add(8 * stage), parity) };
+        unsafe { mbarrier::wait(self.ring.full.add(8 * stage), parity) };
         stage
     }
 
-    /// Passes a stage on to the consumers.
+    /// Passes a stage on to the consumers, and lets go of it.
     ///
     /// # Safety
     /// One lane calls it, once for each stage acquired, after all that the warp does to it.
     #[inline(always)]
     pub unsafe fn pass(&self, stage: u32) {
-        // SAFETY: the barriers are initialised, and this arrival is pending.
-        unsafe { mbarrier::arrive(self.ring.full.add(8 * stage)) };
+        // SAFETY: the barriers are initialised, and these arrivals are pending.
+        unsafe {
+            mbarrier::arrive(self.ring.clear.add(8 * stage));
+            mbarrier::arrive(self.ring.empty.add(8 * stage));
+        }
     }
 }
 
@@ -234,6 +230,19 @@ impl Consumer {
         // SAFETY: the caller's contract.
         let stage = unsafe { self.peek() };
         self.wait.advance(self.ring);
+        stage
+    }
+
+    /// Waits until the next stage's bytes have come and passed the [`Relay`]; returns its index.
+    ///
+    /// # Safety
+    /// As [`acquire`](Consumer::acquire); the ring has a relay.
+    #[inline(always)]
+    pub unsafe fn acquire_clear(&mut self) -> u32 {
+        let Position { stage, parity } = self.wait;
+        self.wait.advance(self.ring);
+        // SAFETY: the barriers are initialised.
+        unsafe { mbarrier::wait(self.ring.clear.add(8 * stage), parity) };
         stage
     }
 
