@@ -11,6 +11,8 @@
 //!
 //! A [`GateUpCall`] is two forward products of the same rows with SwiGLU behind them.
 
+use std::sync::Arc;
+
 use bytemuck::Pod;
 use mok_kernel::gate_up::GATE_UP;
 pub use mok_kernel::gemm::{Form, MAX_GROUPS, Sink};
@@ -25,9 +27,11 @@ use crate::tensor_map::{DataType, Swizzle, TensorMapSpec};
 
 mod check;
 mod gate_up;
+mod tickets;
 
 pub use check::GemmError;
 pub use gate_up::GateUpCall;
+pub use tickets::Tickets;
 
 /// Where a matrix stands, or one matrix for each group.
 ///
@@ -301,8 +305,8 @@ impl GemmCall {
         }
     }
 
-    /// What the entry takes after the tensor maps.
-    pub fn args(&self) -> GemmArgs {
+    /// What the entry takes after the tensor maps; [`Tickets::with`] gives the tickets.
+    pub fn args(&self, tickets: DevicePtr) -> GemmArgs {
         let d = self.placed_d();
         GemmArgs {
             d: self.d.ptr.as_raw(),
@@ -310,6 +314,7 @@ impl GemmCall {
             d_group_stride: d.group_stride,
             group_rows: self.rows.sizes.as_raw(),
             overflow: self.rows.overflow.unwrap_or(DevicePtr::NULL).as_raw(),
+            tickets: tickets.as_raw(),
             groups: self.rows.groups,
             capacity: self.rows.capacity,
             m: self.m,
@@ -438,6 +443,7 @@ pub struct GroupedGemm {
     kernels: [Kernel; 3],
     gate_up: Kernel,
     sms: u32,
+    tickets: Arc<Tickets>,
 }
 
 impl GroupedGemm {
@@ -449,6 +455,7 @@ impl GroupedGemm {
             kernels: Form::ALL.map(|form| kernels.gemm(form).clone()),
             gate_up: kernels.gate_up().clone(),
             sms: device.sm_count(),
+            tickets: Arc::new(Tickets::new(device)?),
         })
     }
 
@@ -467,6 +474,7 @@ impl GroupedGemm {
             kernels,
             gate_up: module.kernel(&GATE_UP)?,
             sms: device.sm_count(),
+            tickets: Arc::new(Tickets::new(device)?),
         })
     }
 
@@ -485,7 +493,8 @@ impl GroupedGemm {
     /// # Safety
     /// The addresses in the call point to live device memory of the extents it states, `sizes`
     /// to the sizes of its groups; D overlaps neither A nor B; and until the stream has passed
-    /// the call nothing else writes to them, or touches D.
+    /// the call nothing else writes to them, or touches D. Graphs that hold calls captured on one stream,
+    /// through this or its clones, are not run at the same time.
     pub unsafe fn enqueue(&self, call: &GemmCall, stream: &Stream) -> Result<()> {
         call.check()?;
         let grid = call.grid(self.sms);
@@ -501,8 +510,10 @@ impl GroupedGemm {
             .map(&self.device.tensor_map(&a)?)
             .map(&self.device.tensor_map(&b)?)
             .map(&self.device.tensor_map(&d)?);
-        // SAFETY: the arguments are the entry's, and their memory is by this function's contract.
-        unsafe { launch.arg(&call.args()).enqueue(stream) }
+        self.tickets.with(stream, |tickets| {
+            // SAFETY: the arguments are the entry's, and their memory is by this function's contract.
+            unsafe { launch.arg(&call.args(tickets)).enqueue(stream) }
+        })
     }
 }
 

@@ -149,6 +149,12 @@ impl Stream {
         })
     }
 
+    /// Whether what is enqueued is collected into a graph.
+    pub(crate) fn captured(&self) -> Result<bool> {
+        // SAFETY: the stream lives as long as `self`.
+        unsafe { self.inner.backend.captured(self.inner.handle) }
+    }
+
     pub(crate) fn handle(&self) -> Handle {
         self.inner.handle
     }

@@ -153,15 +153,17 @@ pub fn enqueue(
         Engine::Warp => probes.kernel(&spec::WARP_GATE_UP)?,
     };
     let [x, weights] = call.tensor_maps()?;
-    let launch = kernel
-        .launch()
-        .grid([grid, 1, 1])
-        .shared(shared_plan(call.args()?.gemm.groups).bytes)
-        .map(&device.tensor_map(&x)?)
-        .map(&device.tensor_map(&weights)?);
-    // SAFETY: the caller's buffers live until it synchronises the stream.
-    unsafe { launch.arg(&call.args()?).enqueue(stream) }?;
-    Ok(())
+    probes.tickets.with(stream, |tickets| {
+        let args = call.args(tickets)?;
+        let launch = kernel
+            .launch()
+            .grid([grid, 1, 1])
+            .shared(shared_plan(args.gemm.groups).bytes)
+            .map(&device.tensor_map(&x)?)
+            .map(&device.tensor_map(&weights)?);
+        // SAFETY: the caller's buffers live until it synchronises the stream.
+        unsafe { launch.arg(&args).enqueue(stream) }
+    })
 }
 
 fn check(engine: Engine, case: &Case) -> Outcome {

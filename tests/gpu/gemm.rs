@@ -42,19 +42,20 @@ pub fn enqueue(
         (Engine::Warp, Form::Dgrad) => probes.kernel(&spec::WARP_DGRAD)?,
         (Engine::Warp, Form::Wgrad) => probes.kernel(&spec::WARP_WGRAD)?,
     };
-    let args = call.args();
     let [a, b, d] = call.tensor_maps();
-    let launch = kernel
-        .launch()
-        .grid([grid, 1, 1])
-        .shared(shared_plan(args.groups).bytes);
-    let launch = launch
-        .map(&device.tensor_map(&a)?)
-        .map(&device.tensor_map(&b)?)
-        .map(&device.tensor_map(&d)?)
-        .arg(&args);
-    // SAFETY: the callers' buffers live until they synchronise the stream.
-    unsafe { launch.enqueue(stream) }
+    probes.tickets.with(stream, |tickets| {
+        let args = call.args(tickets);
+        let launch = kernel
+            .launch()
+            .grid([grid, 1, 1])
+            .shared(shared_plan(args.groups).bytes)
+            .map(&device.tensor_map(&a)?)
+            .map(&device.tensor_map(&b)?)
+            .map(&device.tensor_map(&d)?)
+            .arg(&args);
+        // SAFETY: the callers' buffers live until they synchronise the stream.
+        unsafe { launch.enqueue(stream) }
+    })
 }
 
 /// One product: sizes of groups and of matrices.

@@ -6,6 +6,7 @@ pub mod rank;
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
+use mok::gemm::Tickets;
 use mok::{Device, EmulatorConfig, Error, Kernel, Module};
 use mok_kernel::launch::LaunchSpec;
 
@@ -46,6 +47,8 @@ pub fn emulated<T>(config: EmulatorConfig, run: impl FnOnce() -> T) -> T {
 pub struct Probes {
     /// The device.
     pub device: Device,
+    /// For launches of the product kernels.
+    pub tickets: Tickets,
     module: Module,
 }
 
@@ -69,7 +72,12 @@ impl Probes {
     fn on(device: Device) -> Result<Probes, Error> {
         let cubin = (!CUBIN.is_empty()).then_some(CUBIN);
         let module = Module::load(&device, cubin, Some(PTX))?;
-        Ok(Probes { device, module })
+        let tickets = Tickets::new(&device)?;
+        Ok(Probes {
+            device,
+            tickets,
+            module,
+        })
     }
 
     /// A probe.

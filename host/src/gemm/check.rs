@@ -156,6 +156,12 @@ pub enum GemmError {
         /// The device's largest grid.
         limit: u32,
     },
+    /// Calls on too many streams.
+    #[error("grouped GEMM: calls are captured on {limit} streams already; make another GroupedGemm")]
+    Streams {
+        /// Most streams.
+        limit: u32,
+    },
     /// The groups, as found on the device, need more rows than there is room for.
     #[error("grouped GEMM: the groups need {needed} rows, and the capacity is {capacity}")]
     Overflow {

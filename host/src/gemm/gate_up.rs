@@ -5,6 +5,7 @@ use mok_kernel::gemm::{boxes, shared_plan};
 
 use super::{GemmCall, GemmError, GroupRows, GroupedGemm, Matrix, Placed};
 use crate::error::Result;
+use crate::memory::DevicePtr;
 use crate::stream::Stream;
 use crate::tensor_map::{DataType, Swizzle, TensorMapSpec};
 
@@ -194,8 +195,8 @@ impl GateUpCall {
         Ok([x.rows_map(&boxes::ROWS_A, first.matrix.ptr), weights])
     }
 
-    /// What the entry takes after the tensor maps.
-    pub fn args(&self) -> Result<GateUpArgs, GemmError> {
+    /// What the entry takes after the tensor maps; [`Tickets::with`](super::Tickets::with) gives the tickets.
+    pub fn args(&self, tickets: DevicePtr) -> Result<GateUpArgs, GemmError> {
         let up_first = self.pair()?.up_first;
         let kept = self.placed_kept();
         let of = |which: usize| {
@@ -205,7 +206,7 @@ impl GateUpCall {
         };
         let ((gate, gate_row_stride), (up, up_row_stride)) = (of(0), of(1));
         Ok(GateUpArgs {
-            gemm: self.product.args(),
+            gemm: self.product.args(tickets),
             gate,
             up,
             gate_row_stride,
@@ -236,8 +237,10 @@ impl GroupedGemm {
             .shared(shared_plan(call.product.rows.groups).bytes)
             .map(&self.device.tensor_map(&x)?)
             .map(&self.device.tensor_map(&weights)?);
-        // SAFETY: the arguments are the entry's, and their memory is by this function's contract.
-        unsafe { launch.arg(&call.args()?).enqueue(stream) }
+        self.tickets.with(stream, |tickets| {
+            // SAFETY: the arguments are the entry's, and their memory is by this function's contract.
+            unsafe { launch.arg(&call.args(tickets)?).enqueue(stream) }
+        })
     }
 }
 

@@ -540,7 +540,7 @@ fn matrices_fit_their_buffers() {
 
 #[test]
 fn arguments_are_filled_in() {
-    let args = call(Form::Wgrad).with_sink(Sink::AddF32).args();
+    let args = call(Form::Wgrad).with_sink(Sink::AddF32).args(DevicePtr::from_raw(0x80));
     assert_eq!(
         (args.m, args.n, args.groups, args.capacity),
         (192, 256, 3, 512)
@@ -550,4 +550,5 @@ fn arguments_are_filled_in() {
         (0x1000_0000, 256, 192 * 256)
     );
     assert_eq!((args.group_rows, args.overflow, args.sink), (0x100, 0, 2));
+    assert_eq!(args.tickets, 0x80);
 }

@@ -239,11 +239,15 @@ impl Consumer {
     /// As [`acquire`](Consumer::acquire); the ring has a relay.
     #[inline(always)]
     pub unsafe fn acquire_clear(&mut self) -> u32 {
-        let Position { stage, parity } = self.wait;
-        self.wait.advance(self.ring);
-        // SAFETY: the barriers are initialised.
-        unsafe { mbarrier::wait(self.ring.clear.add(8 * stage), parity) };
-        stage
+        let parity = self.wait.parity;
+        // A stage that is full has passed the relay in the round before, so the parity can't be taken
+        // for that of two rounds ago.
+        // SAFETY: the caller's contract; the barriers are initialised.
+        unsafe {
+            let stage = self.acquire();
+            mbarrier::wait(self.ring.clear.add(8 * stage), parity);
+            stage
+        }
     }
 
     /// Takes the next stage, which has been awaited, and lets go of it at once.

@@ -35,7 +35,7 @@ fn the_weights_map_alternates_gate_and_up() {
     assert_eq!(weights.strides(), [row, 136 * row, 8 * row, 2 * 136 * row]);
     assert_eq!(weights.tile(), [64, 8, 2, 4, 1]);
     assert_eq!(weights.base(), DevicePtr::from_raw(0x100_0000));
-    assert_eq!(call().args().unwrap().up_first, 0);
+    assert_eq!(call().args(DevicePtr::NULL).unwrap().up_first, 0);
     // 512 rows in 3 tiles and 3 groups that may begin one; 2 times 2 tiles of columns.
     assert_eq!(call().grid(132), 24);
 }
@@ -46,7 +46,7 @@ fn what_comes_first_is_the_maps_base() {
     std::mem::swap(&mut turned.product.b, &mut turned.up);
     turned.check().unwrap();
     assert_eq!(turned.tensor_maps().unwrap(), call().tensor_maps().unwrap());
-    let args = turned.args().unwrap();
+    let args = turned.args(DevicePtr::NULL).unwrap();
     assert_eq!(
         (args.up_first, args.gate, args.limit),
         (1, 0, f32::INFINITY.to_bits())
@@ -57,7 +57,7 @@ fn what_comes_first_is_the_maps_base() {
 fn what_is_kept_is_told() {
     let kept = call().keeping(at(0x2000_0000).with_row_stride(144), at(0x3000_0000));
     kept.check().unwrap();
-    let args = kept.with_limit(7.0).args().unwrap();
+    let args = kept.with_limit(7.0).args(DevicePtr::NULL).unwrap();
     assert_eq!((args.gate, args.gate_row_stride), (0x2000_0000, 144));
     assert_eq!((args.up, args.up_row_stride), (0x3000_0000, 136));
     assert_eq!(args.limit, 7f32.to_bits());
