@@ -258,7 +258,7 @@ impl GemmCall {
             }
             Form::Wgrad => u64::from(self.rows.groups)
                 .saturating_mul(tiles(self.m, SIDE))
-                .saturating_mul(tiles(self.n, MAX_WIDTH)),
+                .saturating_mul(tiles(self.n, self.sink.widest())),
         }
     }
 
@@ -274,8 +274,8 @@ impl GemmCall {
         }
     }
 
-    /// Tensor maps of A, B and D.
-    pub fn tensor_maps(&self) -> [TensorMapSpec; 3] {
+    /// Tensor maps of A, one for each box that it's loaded in, of B and D.
+    pub fn tensor_maps(&self) -> Vec<TensorMapSpec> {
         let (a, b, d) = (self.placed_a(), self.placed_b(), self.placed_d());
         // A tensor map can't have a dimension of 0. Without rows nothing is loaded or stored, so one
         // row at an address that is there anyway will do.
@@ -283,18 +283,17 @@ impl GemmCall {
             Form::Wgrad => self.d.ptr,
             Form::Forward | Form::Dgrad => self.b.ptr,
         };
+        let rows = || boxes::ROWS.map(|rows| a.rows_map(&boxes::rows_a(rows), stand_in));
+        let b_and_d = |tile: &[u32; 3]| {
+            [
+                b.groups_map(tile, DataType::Bf16),
+                d.rows_map(&boxes::ROWS_D, stand_in),
+            ]
+        };
         match self.form {
-            Form::Forward => [
-                a.rows_map(&boxes::ROWS_A, stand_in),
-                b.groups_map(&boxes::FORWARD_B, DataType::Bf16),
-                d.rows_map(&boxes::ROWS_D, stand_in),
-            ],
-            Form::Dgrad => [
-                a.rows_map(&boxes::ROWS_A, stand_in),
-                b.groups_map(&boxes::DGRAD_B, DataType::Bf16),
-                d.rows_map(&boxes::ROWS_D, stand_in),
-            ],
-            Form::Wgrad => [
+            Form::Forward => [&rows()[..], &b_and_d(&boxes::FORWARD_B)].concat(),
+            Form::Dgrad => [&rows()[..], &b_and_d(&boxes::DGRAD_B)].concat(),
+            Form::Wgrad => vec![
                 a.rows_map(&boxes::WGRAD, stand_in),
                 b.rows_map(&boxes::WGRAD, stand_in),
                 match self.sink {
@@ -501,15 +500,13 @@ impl GroupedGemm {
         if grid == 0 {
             return Ok(());
         }
-        let [a, b, d] = call.tensor_maps();
-        let launch = self.kernels[call.form as usize]
+        let mut launch = self.kernels[call.form as usize]
             .launch()
             .grid([grid, 1, 1])
             .shared(shared_plan(call.rows.groups).bytes);
-        let launch = launch
-            .map(&self.device.tensor_map(&a)?)
-            .map(&self.device.tensor_map(&b)?)
-            .map(&self.device.tensor_map(&d)?);
+        for map in call.tensor_maps() {
+            launch = launch.map(&self.device.tensor_map(&map)?);
+        }
         self.tickets.with(stream, |tickets| {
             // SAFETY: the arguments are the entry's, and their memory is by this function's contract.
             unsafe { launch.arg(&call.args(tickets)).enqueue(stream) }

@@ -30,7 +30,8 @@ pub const HALF: u32 = SIDE / CONSUMERS / 2;
 /// Columns between those of one consumer and the next's.
 pub const APART: u32 = SIDE / CONSUMERS;
 
-/// Arguments of `mok_gate_up`, after the tensor maps of X and of the weights.
+/// Arguments of `mok_gate_up`, after the tensor maps of X, one for each of its
+/// [boxes](crate::gemm::boxes::ROWS), and of the weights.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct GateUpArgs {
@@ -61,6 +62,8 @@ pub static GATE_UP: LaunchSpec = LaunchSpec {
     min_blocks: 1,
     cluster: 1,
     params: &[
+        Param::TensorMap,
+        Param::TensorMap,
         Param::TensorMap,
         Param::TensorMap,
         Param::Bytes(size_of::<GateUpArgs>() as u32),

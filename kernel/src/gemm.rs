@@ -73,6 +73,10 @@ const _: () = assert!(
     CONSUMERS * PANELS * PANEL_BYTES <= (STAGES - STAGES_OF_PANELS) * STAGE + CONSUMERS * STAGING
 );
 
+/// Widest tile of f32: what a consumer's panels have room for.
+pub const MAX_WIDTH_F32: u32 = PANELS * (PANEL_BYTES / 64 / 4);
+const _: () = assert!(MAX_WIDTH_F32 < MAX_WIDTH);
+
 /// Bytes that describe one tile to the warps of a block.
 pub const ORDER: u32 = 32;
 
@@ -139,13 +143,21 @@ impl Sink {
         }
     }
 
+    /// The widest tile.
+    pub const fn widest(self) -> u32 {
+        match self {
+            Sink::Bf16 | Sink::AddBf16 => MAX_WIDTH,
+            Sink::F32 | Sink::AddF32 => MAX_WIDTH_F32,
+        }
+    }
+
     /// Whether the old contents of D count.
     pub const fn adds(self) -> bool {
         matches!(self, Sink::AddF32 | Sink::AddBf16)
     }
 }
 
-/// Arguments of the three entries, after the tensor maps of A, B and D.
+/// Arguments of the three entries, after the tensor maps of A, one for each box of it, B and D.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct GemmArgs {
@@ -233,14 +245,21 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
     }
 }
 
-const PARAMS: &[Param] = &[
+const ARGS: Param = Param::Bytes(size_of::<GemmArgs>() as u32);
+/// A in all of its boxes, B, D.
+const OF_ROWS: &[Param] = &[
     Param::TensorMap,
     Param::TensorMap,
     Param::TensorMap,
-    Param::Bytes(size_of::<GemmArgs>() as u32),
+    Param::TensorMap,
+    Param::TensorMap,
+    ARGS,
 ];
+/// A, B, D.
+const OF_WGRAD: &[Param] = &[Param::TensorMap, Param::TensorMap, Param::TensorMap, ARGS];
+const _: () = assert!(OF_ROWS.len() == boxes::ROWS.len() + 3 && boxes::ROWS.len() == 3);
 
-const fn spec(entry: &'static str) -> LaunchSpec {
+const fn spec(entry: &'static str, params: &'static [Param]) -> LaunchSpec {
     let max_shared = shared_plan(MAX_GROUPS).bytes;
     assert!(max_shared <= MAX_SHARED);
     LaunchSpec {
@@ -248,17 +267,17 @@ const fn spec(entry: &'static str) -> LaunchSpec {
         threads: THREADS,
         min_blocks: 1,
         cluster: 1,
-        params: PARAMS,
+        params,
         max_shared,
     }
 }
 
 /// `mok_gemm_forward`.
-pub static FORWARD: LaunchSpec = spec("mok_gemm_forward");
+pub static FORWARD: LaunchSpec = spec("mok_gemm_forward", OF_ROWS);
 /// `mok_gemm_dgrad`.
-pub static DGRAD: LaunchSpec = spec("mok_gemm_dgrad");
+pub static DGRAD: LaunchSpec = spec("mok_gemm_dgrad", OF_ROWS);
 /// `mok_gemm_wgrad`.
-pub static WGRAD: LaunchSpec = spec("mok_gemm_wgrad");
+pub static WGRAD: LaunchSpec = spec("mok_gemm_wgrad", OF_WGRAD);
 
 /// The boxes that the entries' tensor maps must have, innermost dimension first
 /// (128-byte swizzle, bf16). Maps of A are 2D `(inner, rows)`; maps of B are 3D
@@ -271,10 +290,12 @@ pub mod boxes {
 
     /// Columns of one MN-major panel: 128 bytes of bf16.
     pub const PANEL: u32 = 64;
-    /// Rows of A in one box: a tile loads as many boxes as it needs.
-    pub const BAND: u32 = 32;
-    /// Forward and dgrad, A.
-    pub const ROWS_A: [u32; 2] = [TILE_K, BAND];
+    /// Rows of A in one box, forward and dgrad: a tile loads the boxes that its width is the sum of.
+    pub const ROWS: [u32; 3] = [128, 32, 8];
+    /// Forward and dgrad, A, with this many rows.
+    pub const fn rows_a(rows: u32) -> [u32; 2] {
+        [TILE_K, rows]
+    }
     /// Forward, B `(k, n, group)`.
     pub const FORWARD_B: [u32; 3] = [TILE_K, SIDE, 1];
     /// Dgrad, B `(n, k, group)`.

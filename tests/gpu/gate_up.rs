@@ -152,15 +152,15 @@ pub fn enqueue(
         Engine::Shipped => device.kernels()?.gate_up().clone(),
         Engine::Warp => probes.kernel(&spec::WARP_GATE_UP)?,
     };
-    let [x, weights] = call.tensor_maps()?;
     probes.tickets.with(stream, |tickets| {
         let args = call.args(tickets)?;
-        let launch = kernel
+        let mut launch = kernel
             .launch()
             .grid([grid, 1, 1])
-            .shared(shared_plan(args.gemm.groups).bytes)
-            .map(&device.tensor_map(&x)?)
-            .map(&device.tensor_map(&weights)?);
+            .shared(shared_plan(args.gemm.groups).bytes);
+        for map in call.tensor_maps()? {
+            launch = launch.map(&device.tensor_map(&map)?);
+        }
         // SAFETY: the caller's buffers live until it synchronises the stream.
         unsafe { launch.arg(&args).enqueue(stream) }
     })

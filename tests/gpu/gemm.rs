@@ -42,19 +42,17 @@ pub fn enqueue(
         (Engine::Warp, Form::Dgrad) => probes.kernel(&spec::WARP_DGRAD)?,
         (Engine::Warp, Form::Wgrad) => probes.kernel(&spec::WARP_WGRAD)?,
     };
-    let [a, b, d] = call.tensor_maps();
     probes.tickets.with(stream, |tickets| {
         let args = call.args(tickets);
-        let launch = kernel
+        let mut launch = kernel
             .launch()
             .grid([grid, 1, 1])
-            .shared(shared_plan(args.groups).bytes)
-            .map(&device.tensor_map(&a)?)
-            .map(&device.tensor_map(&b)?)
-            .map(&device.tensor_map(&d)?)
-            .arg(&args);
+            .shared(shared_plan(args.groups).bytes);
+        for map in call.tensor_maps() {
+            launch = launch.map(&device.tensor_map(&map)?);
+        }
         // SAFETY: the callers' buffers live until they synchronise the stream.
-        unsafe { launch.enqueue(stream) }
+        unsafe { launch.arg(&args).enqueue(stream) }
     })
 }
 

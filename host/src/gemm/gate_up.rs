@@ -174,8 +174,8 @@ impl GateUpCall {
         self.product.grid_of(sms, 2)
     }
 
-    /// Tensor maps of X and of the weights.
-    pub fn tensor_maps(&self) -> Result<[TensorMapSpec; 2], GemmError> {
+    /// Tensor maps of X, one for each box that it's loaded in, and of the weights.
+    pub fn tensor_maps(&self) -> Result<[TensorMapSpec; 4], GemmError> {
         let Pair { first, apart, .. } = self.pair()?;
         let x = self.product.placed_a();
         let bytes = |elements: u64| elements.saturating_mul(2);
@@ -192,7 +192,9 @@ impl GateUpCall {
             .with_strides(&strides)
             .with_tile(&WEIGHTS)
             .with_swizzle(Swizzle::B128);
-        Ok([x.rows_map(&boxes::ROWS_A, first.matrix.ptr), weights])
+        let [most, more, few] =
+            boxes::ROWS.map(|rows| x.rows_map(&boxes::rows_a(rows), first.matrix.ptr));
+        Ok([most, more, few, weights])
     }
 
     /// What the entry takes after the tensor maps; [`Tickets::with`](super::Tickets::with) gives the tickets.
@@ -229,14 +231,14 @@ impl GroupedGemm {
         if grid == 0 {
             return Ok(());
         }
-        let [x, weights] = call.tensor_maps()?;
-        let launch = self
+        let mut launch = self
             .gate_up
             .launch()
             .grid([grid, 1, 1])
-            .shared(shared_plan(call.product.rows.groups).bytes)
-            .map(&self.device.tensor_map(&x)?)
-            .map(&self.device.tensor_map(&weights)?);
+            .shared(shared_plan(call.product.rows.groups).bytes);
+        for map in call.tensor_maps()? {
+            launch = launch.map(&self.device.tensor_map(&map)?);
+        }
         self.tickets.with(stream, |tickets| {
             // SAFETY: the arguments are the entry's, and their memory is by this function's contract.
             unsafe { launch.arg(&call.args(tickets)?).enqueue(stream) }

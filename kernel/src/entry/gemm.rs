@@ -40,11 +40,11 @@ pub struct TensorMapParam(pub [u64; 16]);
 /// valid memory, and `way` uses none of the stages' memory.
 #[inline(always)]
 pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
-    maps: Maps,
+    maps: impl FnOnce() -> Maps,
     problem: Problem,
     args: &GemmArgs,
     stages: u32,
-    way: W,
+    way: impl FnOnce() -> W,
 ) {
     let plan = shared_plan(args.groups);
     let base = shared::dynamic_base();
@@ -81,7 +81,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
             if reg::thread_idx() == 0 {
                 let tiles = Tiles::new(table, problem);
                 let tickets = Tickets::new(args.tickets, reg::block_idx());
-                load::<P, _>(tiles, tickets, &problem, maps, ring, base, &plan);
+                load::<P, _>(tiles, tickets, &problem, maps(), ring, base, &plan);
             } else if P::RELAYED && reg::thread_idx() / 32 == 1 {
                 clear(ring, base, &plan);
             }
@@ -90,7 +90,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
         // SAFETY: the whole warpgroup, one part each.
         unsafe {
             set_max_registers!(inc 232);
-            multiply::<P, E, W>(way, warpgroup - 1, ring, base, &plan);
+            multiply::<P, E, W>(way(), warpgroup - 1, ring, base, &plan);
         }
     }
 }
@@ -100,14 +100,18 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
 /// # Safety
 /// As [`gemm`]; `d` is the tensor map of `args`' D.
 #[inline(always)]
-pub unsafe fn linear<P: Product, E: Engine>(maps: Maps, d: TensorMapRef, args: &GemmArgs) {
+pub unsafe fn linear<P: Product, E: Engine>(
+    maps: impl FnOnce() -> Maps,
+    d: impl FnOnce() -> TensorMapRef,
+    args: &GemmArgs,
+) {
     let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
     let stages = match P::FORM {
         Form::Wgrad if args.sink != Sink::Bf16 as u32 => STAGES_OF_PANELS,
         _ => STAGES,
     };
     // SAFETY: the caller's contract.
-    unsafe { gemm::<P, E, _>(maps, problem, args, stages, Linear::<P>::new(args, d)) };
+    unsafe { gemm::<P, E, _>(maps, problem, args, stages, || Linear::<P>::new(args, d())) };
 }
 
 /// Gate-and-up.
@@ -115,35 +119,44 @@ pub unsafe fn linear<P: Product, E: Engine>(maps: Maps, d: TensorMapRef, args: &
 /// # Safety
 /// As [`gemm`].
 #[inline(always)]
-pub unsafe fn gate_up<E: Engine>(maps: Maps, args: &GateUpArgs) {
+pub unsafe fn gate_up<E: Engine>(maps: impl FnOnce() -> Maps, args: &GateUpArgs) {
     let problem = Problem::gate_up(args.gemm.n, args.gemm.k);
     // SAFETY: the caller's contract.
-    unsafe { gemm::<GateUp, E, _>(maps, problem, &args.gemm, STAGES, Activate { args }) };
+    unsafe { gemm::<GateUp, E, _>(maps, problem, &args.gemm, STAGES, || Activate { args }) };
 }
 
-/// Defines a kernel of a form under a name, with the product and the engine it composes.
+/// Defines a kernel of a form under a name, with the product and the engine it composes: of rows, or
+/// `wgrad`.
 #[macro_export]
 macro_rules! gemm_entry {
+    ($(#[$doc:meta])* wgrad $name:ident = $literal:literal, $product:ty, $engine:ty) => {
+        $crate::gemm_entry! { @entry $(#[$doc])* $name, $product, $engine, (_a, _b, _d),
+            [$crate::tensor_map_param!($literal, 0); 3], $crate::tensor_map_param!($literal, 1),
+            $crate::tensor_map_param!($literal, 2) }
+    };
     ($(#[$doc:meta])* $name:ident = $literal:literal, $product:ty, $engine:ty) => {
+        $crate::gemm_entry! { @entry $(#[$doc])* $name, $product, $engine, (_a128, _a32, _a8, _b, _d),
+            [
+                $crate::tensor_map_param!($literal, 0),
+                $crate::tensor_map_param!($literal, 1),
+                $crate::tensor_map_param!($literal, 2),
+            ],
+            $crate::tensor_map_param!($literal, 3), $crate::tensor_map_param!($literal, 4) }
+    };
+    (@entry $(#[$doc:meta])* $name:ident, $product:ty, $engine:ty, ($($map:ident),*), $a:expr, $b:expr, $d:expr) => {
         $(#[$doc])*
         ///
         /// # Safety
         /// As its launch spec says; the maps have the product's boxes, `args` describes valid memory.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(
-            _a: $crate::entry::gemm::TensorMapParam,
-            _b: $crate::entry::gemm::TensorMapParam,
-            _d: $crate::entry::gemm::TensorMapParam,
+            $($map: $crate::entry::gemm::TensorMapParam,)*
             args: $crate::gemm::GemmArgs,
         ) {
             // SAFETY: the caller's contract.
             unsafe {
-                let maps = $crate::role::product::Maps {
-                    a: $crate::tensor_map_param!($literal, 0),
-                    b: $crate::tensor_map_param!($literal, 1),
-                };
-                let d = $crate::tensor_map_param!($literal, 2);
-                $crate::entry::gemm::linear::<$product, $engine>(maps, d, &args);
+                let maps = || $crate::role::product::Maps { a: $a, b: $b };
+                $crate::entry::gemm::linear::<$product, $engine>(maps, || $d, &args);
             }
         }
     };
@@ -159,15 +172,21 @@ macro_rules! gate_up_entry {
         /// As its launch spec says; the maps have the product's boxes, `args` describes valid memory.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(
-            _x: $crate::entry::gemm::TensorMapParam,
+            _x128: $crate::entry::gemm::TensorMapParam,
+            _x32: $crate::entry::gemm::TensorMapParam,
+            _x8: $crate::entry::gemm::TensorMapParam,
             _weights: $crate::entry::gemm::TensorMapParam,
             args: $crate::gate_up::GateUpArgs,
         ) {
             // SAFETY: the caller's contract.
             unsafe {
-                let maps = $crate::role::product::Maps {
-                    a: $crate::tensor_map_param!($literal, 0),
-                    b: $crate::tensor_map_param!($literal, 1),
+                let maps = || $crate::role::product::Maps {
+                    a: [
+                        $crate::tensor_map_param!($literal, 0),
+                        $crate::tensor_map_param!($literal, 1),
+                        $crate::tensor_map_param!($literal, 2),
+                    ],
+                    b: $crate::tensor_map_param!($literal, 3),
                 };
                 $crate::entry::gemm::gate_up::<$engine>(maps, &args);
             }
@@ -190,7 +209,7 @@ mod entries {
     }
     gemm_entry! {
         /// `D[g, m, n] = sum_r A[r, m] B[r, n]`.
-        mok_gemm_wgrad = "mok_gemm_wgrad", Wgrad, Native
+        wgrad mok_gemm_wgrad = "mok_gemm_wgrad", Wgrad, Native
     }
     gate_up_entry! {
         /// `H = silu(X gate^T) * (X up^T)`.

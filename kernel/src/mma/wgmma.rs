@@ -13,13 +13,14 @@ use crate::{wgmma, wgmma_commit, wgmma_fence, wgmma_settled, wgmma_wait};
 pub struct Wgmma;
 
 /// Runs `$run!(N)` for the N that is `$width`: the instruction takes it as an immediate. An MN-major
-/// side comes in whole panels, and is multiplied so.
+/// side comes in whole panels of 64, and is multiplied in halves of them at the finest.
 macro_rules! with_width {
     ($side:ty, $width:expr, $run:ident) => {
         match $width {
-            width if matches!(<$side>::MAJOR, Major::Mn) => match width.div_ceil(64) {
-                1 => $run!(64),
-                2 => $run!(128),
+            width if matches!(<$side>::MAJOR, Major::Mn) => match width.div_ceil(32) {
+                1 | 2 => $run!(64),
+                3 | 4 => $run!(128),
+                5 => $run!(160),
                 _ => $run!(192),
             },
             16 => $run!(16),
@@ -73,7 +74,7 @@ impl Engine for Wgmma {
             macro_rules! whole {
                 ($n:tt) => {{
                     wgmma_fence!($n "start_fence");
-                    k_step!($n, 0, reg::opaque(0), 5);
+                    k_step!($n, 0, 0u32, 5);
                     k_step!($n, 1, 1u32, 6);
                     k_step!($n, 2, 1u32, 7);
                     k_step!($n, 3, 1u32, 8);

@@ -30,7 +30,9 @@ pub unsafe fn load<P: Product, T: GroupTable>(
 ) {
     // SAFETY: the maps are valid.
     unsafe {
-        tma::prefetch(maps.a);
+        tma::prefetch(maps.a[0]);
+        tma::prefetch(maps.a[1]);
+        tma::prefetch(maps.a[2]);
         tma::prefetch(maps.b);
     }
     let mut stages = Producer::new(ring);

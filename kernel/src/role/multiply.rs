@@ -42,8 +42,8 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
     // The tile whose sums `total` is for. Its way out begins when the first products of the next one
     // are under way.
     let mut order = Order::END;
-    // Stages left of the tile, and most of them in a chunk.
-    let (mut left, mut length) = (0, CHUNK);
+    // Stages left of the tile.
+    let mut left = 0;
     loop {
         let fresh = left == 0;
         // Only to start with: what has to outlast the way out is read again, not kept in registers.
@@ -86,13 +86,16 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
             // SAFETY: as above.
             unsafe { way.begin(&order, place(reg::anew(part))) };
             left = order.depth;
-            // One consumer's first chunk is half as long: where one drains its products to add them
-            // up, the other keeps the tensor cores busy.
-            length = if left > CHUNK { CHUNK - CHUNK / 2 * part } else { CHUNK };
         }
+        // One consumer's first chunk is half as long: where one drains its products to add them
+        // up, the other keeps the tensor cores busy.
+        let length = if fresh && left > CHUNK {
+            CHUNK - CHUNK / 2 * part
+        } else {
+            CHUNK
+        };
         let now = if left < length { left } else { length };
         left -= now;
-        length = CHUNK;
         let tail = if left == 0 { order.tail::<P>() } else { 0 };
         let mut chunk = Chunk {
             stages: now - (tail > 0) as u32,

@@ -5,14 +5,15 @@ use crate::gate_up;
 use crate::gemm::{CONSUMERS, Form, STAGE_FIXED, TILE_K, boxes};
 use crate::mma::tile::{KMajor, MnMajor, Operand, PANEL};
 use crate::ptx::shared::SmemAddr;
+use crate::ptx::reg;
 use crate::ptx::tma::{self, TensorMapRef};
 use crate::schedule::grouped::Tile;
 
 /// The tensor maps of what is multiplied.
 #[derive(Clone, Copy)]
 pub struct Maps {
-    /// A's.
-    pub a: TensorMapRef,
+    /// A's: one for each of [`boxes::ROWS`], or the same three times (wgrad).
+    pub a: [TensorMapRef; 3],
     /// B's.
     pub b: TensorMapRef,
 }
@@ -58,30 +59,36 @@ pub struct GateUp;
 
 /// Panels of 64 in the fixed side's part of a stage.
 const FIXED_PANELS: u32 = crate::gemm::SIDE / boxes::PANEL;
-/// Bytes of one box of rows.
-const BAND_BYTES: u32 = boxes::BAND * TILE_K * 2;
+/// Bytes of a row of a stage.
+const ROW_BYTES: u32 = TILE_K * 2;
 
 /// Bytes of a stage whose wide side is rows.
 #[inline(always)]
 fn bytes_of_rows(tile: &Tile) -> u32 {
-    STAGE_FIXED + tile.width().div_ceil(boxes::BAND) * BAND_BYTES
+    STAGE_FIXED + tile.width() * ROW_BYTES
 }
 
-/// The rows of a tile, [`boxes::BAND`] a box. Those past the tile belong to the next one, to
+/// The rows of a tile, in the largest [boxes](boxes::ROWS) that fit, so that none are loaded that
+/// aren't multiplied. Those past the tile belong to the next one, to
 /// padding or to another group; they multiply into columns of sums that are never written.
 ///
 /// # Safety
 /// As [`Product::load`], for the wide side.
 #[inline(always)]
-unsafe fn load_rows(map: TensorMapRef, tile: &Tile, k: i32, wide: SmemAddr, bar: SmemAddr) {
+unsafe fn load_rows(maps: [TensorMapRef; 3], tile: &Tile, k: i32, wide: SmemAddr, bar: SmemAddr) {
     let first = tile.row_start + tile.wide;
     let mut row = 0;
-    while row < tile.width() {
-        let at = [k, (first + row) as i32];
-        // SAFETY: the caller's contract; bands of 32 rows of 128 bytes follow each other.
-        unsafe { tma::load_2d(wide.add(row * 2 * TILE_K), map, at, bar) };
-        row += boxes::BAND;
+    macro_rules! boxes {
+        ($($size:literal)*) => {$(
+            while row + boxes::ROWS[$size] <= tile.width() {
+                let at = [k, (first + row) as i32];
+                // SAFETY: the caller's contract; boxes of whole rows follow each other.
+                unsafe { tma::load_2d(wide.add(row * ROW_BYTES), maps[$size], at, bar) };
+                row = reg::opaque(row + boxes::ROWS[$size]);
+            }
+        )*};
     }
+    boxes!(0 1 2);
 }
 
 impl Product for Forward {
@@ -218,7 +225,7 @@ impl Product for Wgrad {
         while panel < FIXED_PANELS {
             let m = tile.fixed + panel * boxes::PANEL;
             // SAFETY: the trait's contract.
-            unsafe { tma::load_2d(fixed.add(panel * PANEL), maps.a, [m as i32, row], bar) };
+            unsafe { tma::load_2d(fixed.add(panel * PANEL), maps.a[0], [m as i32, row], bar) };
             panel += 1;
         }
         panel = 0;

@@ -83,7 +83,8 @@ impl<'a, P: Product> Linear<'a, P> {
 impl<P: Product> WayOut for Linear<'_, P> {
     #[inline(always)]
     unsafe fn begin(&mut self, order: &Order, place: Place) {
-        if matches!(P::FORM, Form::Wgrad) && self.args.sink == Sink::AddBf16 as u32 {
+        let adds = self.args.sink == Sink::AddBf16 as u32 || self.args.sink == Sink::AddF32 as u32;
+        if matches!(P::FORM, Form::Wgrad) && adds {
             // SAFETY: the caller's contract.
             unsafe { self.panels.fetch(self.args, self.map, order, &place) };
         }
@@ -194,7 +195,7 @@ impl Way {
                 let at = [column as i32, (order.row + 8 * band) as i32];
                 // SAFETY: eight staged lines, and rows of D that are this tile's.
                 unsafe { tma::store_2d(self.map, at, self.staging.add(band * 8 * 128)) };
-                band = reg::opaque(band + 1);
+                band += 1;
             }
             bulk::commit();
         }

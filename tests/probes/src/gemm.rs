@@ -19,7 +19,7 @@ gemm_entry! {
 }
 gemm_entry! {
     /// Wgrad on `mma.sync`.
-    probe_gemm_wgrad = "probe_gemm_wgrad", Wgrad, WarpMma
+    wgrad probe_gemm_wgrad = "probe_gemm_wgrad", Wgrad, WarpMma
 }
 
 gate_up_entry! {

@@ -28,8 +28,9 @@ fn refused(call: GateUpCall) -> GemmError {
 #[test]
 fn the_weights_map_alternates_gate_and_up() {
     call().check().unwrap();
-    let [x, weights] = call().tensor_maps().unwrap();
-    assert_eq!((x.dims(), x.tile()), (&[192, 512][..], &[64, 32][..]));
+    let [most, more, x, weights] = call().tensor_maps().unwrap();
+    assert_eq!([most.tile()[1], more.tile()[1]], [128, 32]);
+    assert_eq!((x.dims(), x.tile()), (&[192, 512][..], &[64, 8][..]));
     assert_eq!(weights.dims(), [192, 8, 2, 17, 3]);
     let row = 2 * 192;
     assert_eq!(weights.strides(), [row, 136 * row, 8 * row, 2 * 136 * row]);
