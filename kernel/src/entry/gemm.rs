@@ -10,10 +10,9 @@
 //! Registers move from the producer to the consumers, whose sums alone are 192 a thread.
 
 use crate::gate_up::GateUpArgs;
-use crate::gemm::{CONSUMERS, Form, GemmArgs, STAGES, STAGES_OF_PANELS, Sink, shared_plan};
+use crate::gemm::{GemmArgs, STAGES, shared_plan};
 use crate::mma::Engine;
-use crate::ptx::tma::TensorMapRef;
-use crate::ptx::{fence, mbarrier, reg, shared};
+use crate::ptx::{fence, reg, shared};
 use crate::role::activate::Activate;
 use crate::role::clear::clear;
 use crate::role::load::load;
@@ -43,7 +42,6 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
     maps: impl FnOnce() -> Maps,
     problem: Problem,
     args: &GemmArgs,
-    stages: u32,
     way: impl FnOnce() -> W,
 ) {
     let plan = shared_plan(args.groups);
@@ -52,7 +50,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
         base.add(plan.full),
         base.add(plan.empty),
         base.add(plan.clear),
-        stages,
+        STAGES,
     );
     let table = SharedTable::new(args.groups, base, &plan);
 
@@ -60,13 +58,6 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
         // SAFETY: one thread, before the barriers inside `build`.
         unsafe {
             ring.init(P::RELAYED);
-            if P::RELAYED {
-                let mut part = 0;
-                while part < CONSUMERS {
-                    mbarrier::init(base.add(plan.old + 8 * part), 1);
-                    part += 1;
-                }
-            }
         }
         fence::mbarrier_init();
     }
@@ -98,25 +89,15 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
 /// A plain product: the body of the three forms.
 ///
 /// # Safety
-/// As [`gemm`]; `d` is the tensor map of `args`' D.
+/// As [`gemm`].
 #[inline(always)]
 pub unsafe fn linear<P: Product, E: Engine>(
     maps: impl FnOnce() -> Maps,
-    d: impl FnOnce() -> TensorMapRef,
     args: &GemmArgs,
 ) {
-    let mut problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
-    let mut stages = STAGES;
-    if let Form::Wgrad = P::FORM {
-        if args.sink != Sink::Bf16 as u32 {
-            stages = STAGES_OF_PANELS;
-        }
-        // Or the compiler makes a kernel for each.
-        stages = reg::opaque(stages);
-        problem.f32 = reg::opaque(problem.f32 as u32) != 0;
-    }
+    let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
     // SAFETY: the caller's contract.
-    unsafe { gemm::<P, E, _>(maps, problem, args, stages, || Linear::<P>::new(args, d())) };
+    unsafe { gemm::<P, E, _>(maps, problem, args, || Linear::<P>::new(args)) };
 }
 
 /// Gate-and-up.
@@ -127,7 +108,7 @@ pub unsafe fn linear<P: Product, E: Engine>(
 pub unsafe fn gate_up<E: Engine>(maps: impl FnOnce() -> Maps, args: &GateUpArgs) {
     let problem = Problem::gate_up(args.gemm.n, args.gemm.k);
     // SAFETY: the caller's contract.
-    unsafe { gemm::<GateUp, E, _>(maps, problem, &args.gemm, STAGES, || Activate { args }) };
+    unsafe { gemm::<GateUp, E, _>(maps, problem, &args.gemm, || Activate { args }) };
 }
 
 /// Defines a kernel of a form under a name, with the product and the engine it composes: of rows, or
@@ -135,20 +116,19 @@ pub unsafe fn gate_up<E: Engine>(maps: impl FnOnce() -> Maps, args: &GateUpArgs)
 #[macro_export]
 macro_rules! gemm_entry {
     ($(#[$doc:meta])* wgrad $name:ident = $literal:literal, $product:ty, $engine:ty) => {
-        $crate::gemm_entry! { @entry $(#[$doc])* $name, $product, $engine, (_a, _b, _d),
-            [$crate::tensor_map_param!($literal, 0); 3], $crate::tensor_map_param!($literal, 1),
-            $crate::tensor_map_param!($literal, 2) }
+        $crate::gemm_entry! { @entry $(#[$doc])* $name, $product, $engine, (_a, _b),
+            [$crate::tensor_map_param!($literal, 0); 3], $crate::tensor_map_param!($literal, 1) }
     };
     ($(#[$doc:meta])* $name:ident = $literal:literal, $product:ty, $engine:ty) => {
-        $crate::gemm_entry! { @entry $(#[$doc])* $name, $product, $engine, (_a128, _a32, _a8, _b, _d),
+        $crate::gemm_entry! { @entry $(#[$doc])* $name, $product, $engine, (_a128, _a32, _a8, _b),
             [
                 $crate::tensor_map_param!($literal, 0),
                 $crate::tensor_map_param!($literal, 1),
                 $crate::tensor_map_param!($literal, 2),
             ],
-            $crate::tensor_map_param!($literal, 3), $crate::tensor_map_param!($literal, 4) }
+            $crate::tensor_map_param!($literal, 3) }
     };
-    (@entry $(#[$doc:meta])* $name:ident, $product:ty, $engine:ty, ($($map:ident),*), $a:expr, $b:expr, $d:expr) => {
+    (@entry $(#[$doc:meta])* $name:ident, $product:ty, $engine:ty, ($($map:ident),*), $a:expr, $b:expr) => {
         $(#[$doc])*
         ///
         /// # Safety
@@ -161,7 +141,7 @@ macro_rules! gemm_entry {
             // SAFETY: the caller's contract.
             unsafe {
                 let maps = || $crate::role::product::Maps { a: $a, b: $b };
-                $crate::entry::gemm::linear::<$product, $engine>(maps, || $d, &args);
+                $crate::entry::gemm::linear::<$product, $engine>(maps, &args);
             }
         }
     };

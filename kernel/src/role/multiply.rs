@@ -3,7 +3,7 @@
 use super::order::Order;
 use super::product::Product;
 use super::store::{Place, WayOut};
-use crate::gemm::{CHUNK, Form, PANEL_BYTES, PANELS, STAGING, SharedPlan};
+use crate::gemm::{CHUNK, Form, STAGING, SharedPlan};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
 use crate::mma::{Chunk, Engine};
@@ -33,8 +33,6 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
         part,
         thread: reg::anew(reg::thread_idx()) % 128,
         staging: base.add(plan.staging + part * STAGING),
-        panels: base.add(plan.panels + part * PANELS * PANEL_BYTES),
-        old: base.add(plan.old + 8 * part),
     };
     let mut total = Accumulators::zero();
     // A chunk starts afresh, but what a narrow product leaves alone is added like the rest.
@@ -117,5 +115,4 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
             total.add(&sums);
         }
     }
-    way.finish();
 }

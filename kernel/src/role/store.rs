@@ -1,15 +1,15 @@
 //! The way out of a consumer warpgroup's sums.
 //!
-//! They go through shared memory, from where tensor copies write D while the warpgroup multiplies
-//! its next tile: at 27 bytes a clock, which ordinary stores from both warpgroups were measured to
-//! get through, a tile of weight gradients would keep it waiting for a third of its time. In forward
-//! and dgrad rows and columns change places on the way, since the sums' fixed side is D's columns.
+//! They go through shared memory, where rows and columns change places in forward and dgrad, and from there
+//! as 16-byte stores of whole lines. Tensor copies would do it with less work, but the engine that makes
+//! them is the one that brings the operands, in order: an H200 was measured to store 16 bytes a clock with
+//! it, and loads wait meanwhile.
 
 use core::marker::PhantomData;
 
 use super::order::Order;
-use super::panels::Panels;
 use super::product::Product;
+use super::wide;
 use crate::gemm::{CONSUMERS, Form, GemmArgs, Sink, boxes};
 use crate::layout::fragment::stmatrix;
 use crate::layout::swizzle::in_tile;
@@ -17,9 +17,8 @@ use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
 use crate::ptx::cvt::pack_bf16;
 use crate::ptx::shared::{self, SmemAddr};
-use crate::ptx::tma::{self, TensorMapRef};
-use crate::ptx::{bulk, fence, global, reg};
-use crate::{for_each_16_columns, named_sync, store_matrix};
+use crate::ptx::{global, reg};
+use crate::{consumer_sync, for_each_16_columns, store_matrix};
 
 /// The named barrier of consumer 0, and the next one's of the next; 0 is the block's.
 pub(super) const BARRIER: u32 = 1;
@@ -34,10 +33,6 @@ pub struct Place {
     pub thread: u32,
     /// [`STAGING`](crate::gemm::STAGING) bytes of its own.
     pub staging: SmemAddr,
-    /// Or [`PANELS`](crate::gemm::PANELS) panels of its own.
-    pub panels: SmemAddr,
-    /// An mbarrier of its own: D's old panels have arrived.
-    pub old: SmemAddr,
 }
 
 /// Where a product's sums go.
@@ -55,26 +50,19 @@ pub trait WayOut {
     /// The 128 threads of the warpgroup call it with settled sums; the tile's existing elements are
     /// D's, aligned to 16 bytes, and accessed by this warpgroup only.
     unsafe fn store(&mut self, sums: &Accumulators, order: &Order, place: Place);
-
-    /// Waits until nothing reads the staging memory any more.
-    fn finish(&self) {}
 }
 
 /// To D, as the arguments' sink says.
 pub struct Linear<'a, P> {
     args: &'a GemmArgs,
-    map: TensorMapRef,
-    panels: Panels,
     product: PhantomData<P>,
 }
 
 impl<'a, P: Product> Linear<'a, P> {
-    /// The way to the D of `args`, whose tensor map is `map`.
-    pub const fn new(args: &'a GemmArgs, map: TensorMapRef) -> Linear<'a, P> {
+    /// The way to the D of `args`.
+    pub const fn new(args: &'a GemmArgs) -> Linear<'a, P> {
         Linear {
             args,
-            map,
-            panels: Panels::START,
             product: PhantomData,
         }
     }
@@ -83,64 +71,43 @@ impl<'a, P: Product> Linear<'a, P> {
 impl<P: Product> WayOut for Linear<'_, P> {
     #[inline(always)]
     unsafe fn begin(&mut self, order: &Order, place: Place) {
-        let adds = self.args.sink == Sink::AddBf16 as u32 || self.args.sink == Sink::AddF32 as u32;
+        let sink = self.args.sink;
+        let adds = sink == Sink::AddBf16 as u32 || sink == Sink::AddF32 as u32;
         if matches!(P::FORM, Form::Wgrad) && adds {
             // SAFETY: the caller's contract.
-            unsafe { self.panels.fetch(self.args, self.map, order, &place) };
+            unsafe { wide::prefetch(self.args, order, &place) };
         }
     }
 
     #[inline(always)]
     unsafe fn store(&mut self, sums: &Accumulators, order: &Order, place: Place) {
-        let (args, map) = (self.args, self.map);
-        let adds = args.sink == Sink::AddF32 as u32;
-        let way = Way {
-            map,
-            part: place.part,
-            thread: place.thread,
-            staging: place.staging,
-        };
         // SAFETY: the caller's contract.
         unsafe {
             match P::FORM {
-                Form::Forward | Form::Dgrad => way.rows(sums, args, order),
-                Form::Wgrad if adds || args.sink == Sink::F32 as u32 => {
-                    self.panels.write_f32(sums, args, map, order, &place, adds);
+                Form::Forward | Form::Dgrad => rows(sums, self.args, order, &place),
+                Form::Wgrad if self.args.sink == Sink::Bf16 as u32 => {
+                    columns(sums, self.args, order, &place);
                 }
-                Form::Wgrad if args.sink == Sink::AddBf16 as u32 => {
-                    self.panels.add_bf16(sums, args, map, order, &place);
-                }
-                Form::Wgrad => way.panels(sums, args, order),
+                Form::Wgrad => wide::store(sums, self.args, order, &place),
             }
         }
     }
-
-    #[inline(always)]
-    fn finish(&self) {
-        bulk::wait::<0>();
-    }
 }
 
-/// Waits until the staging memory may be written again; the copies out of it are thread 0's.
+/// Waits until every thread of the warpgroup is done with the staging memory: has read it, or written it.
 ///
 /// # Safety
-/// All threads of the warpgroup are here. The literal numbers the place.
-macro_rules! free {
-    ($way:expr, $index:literal) => {{
-        bulk::wait_read::<0>();
-        named_sync!(BARRIER + $way.part, 128u32, $index, "free");
-    }};
-}
-
-/// Makes the staging memory visible to thread 0's copies.
-///
-/// # Safety
-/// As [`free`].
-macro_rules! staged {
-    ($way:expr, $index:literal) => {{
-        fence::proxy_async_shared();
-        named_sync!(BARRIER + $way.part, 128u32, $index, "staged");
-    }};
+/// All threads of the warpgroup are here. The literals tell the places apart.
+#[macro_export]
+macro_rules! consumer_sync {
+    ($place:expr, $index:literal, $what:literal) => {
+        $crate::named_sync!(
+            $crate::role::store::BARRIER + $place.part,
+            128u32,
+            $index,
+            $what
+        )
+    };
 }
 
 /// Rounds sums to bf16 and has `$store!(column, words, index)` stage each 16 columns of them.
@@ -155,109 +122,122 @@ macro_rules! stage_bf16 {
     )*};
 }
 
-/// A warpgroup's way to D by tensor copies.
-struct Way {
-    map: TensorMapRef,
-    part: u32,
-    thread: u32,
-    staging: SmemAddr,
+/// Threads that store a line of 128 bytes, 16 bytes each.
+const LINE: u32 = 8;
+/// Lines that the warpgroup stores at a time.
+const LINES: u32 = 128 / LINE;
+
+/// Rounded to bf16, rows and columns exchanged: the sums' 64 rows are columns of D.
+///
+/// # Safety
+/// As [`WayOut::store`].
+#[inline(always)]
+unsafe fn rows(sums: &Accumulators, args: &GemmArgs, order: &Order, place: &Place) {
+    let (d, width) = (&sums.0, order.width());
+    let line = place.staging.add(stmatrix::across(place.thread));
+    // SAFETY: every thread of the warpgroup is here; the lines lie in the staging memory.
+    unsafe {
+        consumer_sync!(place, 0, "free");
+        macro_rules! across {
+            ($column:expr, $words:expr, $index:literal) => {
+                store_matrix!(x4 trans, line.add($column * 128), $words, $index)
+            };
+        }
+        for_each_16_columns!(lower stage_bf16 across d width;);
+        for_each_16_columns!(upper stage_bf16 across d width;);
+        consumer_sync!(place, 0, "staged");
+    }
+    let (chunk, first) = (place.thread % LINE, place.thread / LINE);
+    let column = order.column + 64 * place.part + 8 * chunk;
+    if column >= args.n {
+        return;
+    }
+    let to = (order.row + first) as u64 * args.d_row_stride + column as u64;
+    let lines = Lines {
+        from: place.staging.add(in_tile(first, 16 * chunk)),
+        to: args.d + 2 * to,
+        step: 2 * LINES as u64 * args.d_row_stride,
+    };
+    // SAFETY: staged lines, and rows of D that are this tile's.
+    unsafe { lines.store(first, order.count) };
 }
 
-impl Way {
-    /// Rounded to bf16, rows and columns exchanged: the sums' 64 rows are columns of D.
-    ///
-    /// # Safety
-    /// As [`WayOut::store`].
-    #[inline(always)]
-    unsafe fn rows(&self, sums: &Accumulators, args: &GemmArgs, order: &Order) {
-        let (d, width) = (&sums.0, order.width());
-        let line = self.staging.add(stmatrix::across(self.thread));
-        // SAFETY: every thread of the warpgroup is here; the lines lie in the staging memory.
-        unsafe {
-            free!(self, 0);
-            macro_rules! across {
-                ($column:expr, $words:expr, $index:literal) => {
-                    store_matrix!(x4 trans, line.add($column * 128), $words, $index)
-                };
-            }
-            for_each_16_columns!(lower stage_bf16 across d width;);
-            for_each_16_columns!(upper stage_bf16 across d width;);
-            staged!(self, 0);
+/// Rounded to bf16, as the sums lie.
+///
+/// # Safety
+/// As [`WayOut::store`].
+#[inline(always)]
+unsafe fn columns(sums: &Accumulators, args: &GemmArgs, order: &Order, place: &Place) {
+    let (d, width) = (&sums.0, order.width());
+    // SAFETY: as in `rows`; a panel of 64 columns is 64 lines.
+    unsafe {
+        consumer_sync!(place, 1, "free");
+        macro_rules! along {
+            ($column:expr, $words:expr, $index:literal) => {{
+                let line = stmatrix::along(place.thread, $column % 64);
+                store_matrix!(
+                    x4,
+                    place.staging.add($column / 64 * PANEL + line),
+                    $words,
+                    $index
+                )
+            }};
         }
-        let column = order.column + 64 * self.part;
-        if column >= args.n {
-            return;
-        }
-        let whole = order.count / 8;
-        if self.thread == 0 {
-            let mut band = 0;
-            while band < whole {
-                let at = [column as i32, (order.row + 8 * band) as i32];
-                // SAFETY: eight staged lines, and rows of D that are this tile's.
-                unsafe { tma::store_2d(self.map, at, self.staging.add(band * 8 * 128)) };
-                band += 1;
-            }
-            bulk::commit();
-        }
-        // A box would write the rows of the next tile or group besides a group's last ones.
-        let (chunk, row) = (self.thread % 8, 8 * whole + self.thread / 8);
-        if row < order.count && 8 * chunk < args.n - column {
-            let offset = (order.row + row) as u64 * args.d_row_stride + (column + 8 * chunk) as u64;
-            // SAFETY: a staged line, and a row of D that is this tile's.
-            unsafe {
-                let words = shared::load_v4(self.staging.add(in_tile(row, 16 * chunk)));
-                global::store_v4(args.d + 2 * offset, words);
-            }
-        }
+        for_each_16_columns!(lower stage_bf16 along d width;);
+        for_each_16_columns!(upper stage_bf16 along d width;);
+        consumer_sync!(place, 1, "staged");
     }
-
-    /// Rounded to bf16, as the sums lie.
-    ///
-    /// # Safety
-    /// As [`WayOut::store`].
-    #[inline(always)]
-    unsafe fn panels(&self, sums: &Accumulators, args: &GemmArgs, order: &Order) {
-        let (d, width) = (&sums.0, order.width());
-        // SAFETY: as in `rows`; a panel of 64 columns is 64 lines.
-        unsafe {
-            free!(self, 1);
-            macro_rules! along {
-                ($column:expr, $words:expr, $index:literal) => {{
-                    let line = stmatrix::along(self.thread, $column % 64);
-                    store_matrix!(
-                        x4,
-                        self.staging.add($column / 64 * PANEL + line),
-                        $words,
-                        $index
-                    )
-                }};
-            }
-            for_each_16_columns!(lower stage_bf16 along d width;);
-            for_each_16_columns!(upper stage_bf16 along d width;);
-            staged!(self, 1);
-            self.copy_panels(args, order);
-        }
+    let (chunk, first) = (place.thread % LINE, place.thread / LINE);
+    let row = order.row + 64 * place.part;
+    let rows = if row + 64 < args.m { row + 64 } else { args.m };
+    let mut column = 8 * chunk;
+    let mut from = place.staging.add(in_tile(first, 16 * chunk));
+    let mut to = args.d
+        + 2 * (order.group as u64 * args.d_group_stride
+            + (row + first) as u64 * args.d_row_stride
+            + (order.column + column) as u64);
+    while column < order.count {
+        let lines = Lines {
+            from,
+            to,
+            step: 2 * LINES as u64 * args.d_row_stride,
+        };
+        // SAFETY: staged lines, and rows of D that are this tile's.
+        unsafe { lines.store(row + first, rows) };
+        column += boxes::PANEL;
+        from = from.add(PANEL);
+        to += 2 * boxes::PANEL as u64;
     }
+}
 
-    /// Copies the staged panels of 64 columns. Rows and columns that D doesn't have are left out by the
-    /// copy itself.
+/// One thread's part of staged lines.
+struct Lines {
+    from: SmemAddr,
+    to: u64,
+    /// Bytes of D from one to the next.
+    step: u64,
+}
+
+impl Lines {
+    /// Stores those from line `line` to `end`, [`LINES`] apart.
     ///
     /// # Safety
-    /// All threads of the warpgroup have passed `staged!`.
+    /// They are staged, and this thread's to write.
     #[inline(always)]
-    unsafe fn copy_panels(&self, args: &GemmArgs, order: &Order) {
-        let row = order.row + 64 * self.part;
-        if self.thread != 0 || row >= args.m {
-            return;
+    unsafe fn store(self, line: u32, end: u32) {
+        let Lines {
+            mut from,
+            mut to,
+            step,
+        } = self;
+        let mut line = line;
+        while line < end {
+            // SAFETY: the caller's contract.
+            unsafe { global::store_v4(to, shared::load_v4(from)) };
+            line = reg::opaque(line + LINES);
+            // The swizzle repeats after eight lines.
+            from = from.add(LINES * 128);
+            to += step;
         }
-        let mut panel = 0;
-        while panel * boxes::PANEL < order.count {
-            let column = order.column + panel * boxes::PANEL;
-            let at = [column as i32, row as i32, order.group as i32];
-            // SAFETY: a staged panel, and elements of D that are this tile's.
-            unsafe { tma::store_3d(self.map, at, self.staging.add(panel * PANEL)) };
-            panel = reg::opaque(panel + 1);
-        }
-        bulk::commit();
     }
 }
