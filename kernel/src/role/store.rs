@@ -148,7 +148,7 @@ unsafe fn rows(sums: &Accumulators, args: &GemmArgs, order: &Order, place: &Plac
         consumer_sync!(place, 0, "staged");
     }
     let (chunk, first) = (place.thread % LINE, place.thread / LINE);
-    let column = order.column + 64 * place.part + 8 * chunk;
+    let column = order.column + 64 * reg::anew(place.part) + 8 * chunk;
     if column >= args.n {
         return;
     }
@@ -204,7 +204,7 @@ unsafe fn columns(sums: &Accumulators, args: &GemmArgs, order: &Order, place: &P
         };
         // SAFETY: staged lines, and rows of D that are this tile's.
         unsafe { lines.store(row + first, rows) };
-        column += boxes::PANEL;
+        column = reg::opaque(column + boxes::PANEL);
         from = from.add(PANEL);
         to += 2 * boxes::PANEL as u64;
     }

@@ -72,7 +72,7 @@ pub unsafe fn store(sums: &Accumulators, args: &GemmArgs, order: &Order, place: 
 #[inline(always)]
 unsafe fn stage(sums: &Accumulators, order: &Order, place: &Place, upper: bool) {
     // Unknown to the compiler: it would work out all places before the first tile, and keep them.
-    let thread = reg::opaque(place.thread);
+    let thread = reg::anew(place.thread);
     let (row, column) = (accumulator::row(thread, 0), accumulator::column(thread, 0));
     macro_rules! columns {
         ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {$(
@@ -146,7 +146,7 @@ unsafe fn leave(args: &GemmArgs, order: &Order, place: &Place, half: u32) {
                     global::store_v4(at + 16, high.map(f32::to_bits));
                 }
             }
-            line += 32;
+            line = reg::opaque(line + 32);
             at += step;
         }
         column += COLUMNS;
