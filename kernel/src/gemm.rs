@@ -185,6 +185,12 @@ pub struct SharedPlan {
     pub empty: u32,
     /// `STAGES` mbarriers, for wgrad: rows of the stage that are no one's have been cleared.
     pub clear: u32,
+    /// What each consumer tells the warp behind it ([`ORDER`] bytes).
+    pub leaving: u32,
+    /// An mbarrier for each consumer: its staging memory is full.
+    pub staged: u32,
+    /// Likewise: it has been read.
+    pub drained: u32,
     /// `STAGES` times what the producer tells the others of a tile ([`ORDER`] bytes).
     pub orders: u32,
     /// Group table: `first_tile [2][groups + 1]`, `row_start [groups]`, `rows [groups]`, all u32.
@@ -199,10 +205,13 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
     let wide = fixed + STAGE_FIXED;
     let staging = fixed + STAGES * STAGE;
     let orders = staging + CONSUMERS * STAGING;
-    let full = orders + STAGES * ORDER;
+    let leaving = orders + STAGES * ORDER;
+    let full = leaving + CONSUMERS * ORDER;
     let empty = full + STAGES * 8;
     let clear = empty + STAGES * 8;
-    let table = clear + STAGES * 8;
+    let staged = clear + STAGES * 8;
+    let drained = staged + CONSUMERS * 8;
+    let table = drained + CONSUMERS * 8;
     SharedPlan {
         fixed,
         wide,
@@ -210,6 +219,9 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
         full,
         empty,
         clear,
+        leaving,
+        staged,
+        drained,
         orders,
         table,
         bytes: table + 4 * (4 * groups + 2),

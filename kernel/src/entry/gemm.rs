@@ -4,19 +4,21 @@
 //! all      group sizes -> table (shared memory)            barrier
 //! producer for each tile, each stage: wait empty -> TMA -> full
 //! relay    wgrad, each stage: wait full -> rows past the group cleared -> clear, empty
-//! consumer for each tile, each stage: wait full -> products -> empty;  sums -> D
+//! consumer for each tile, each stage: wait full -> products -> empty;  sums -> staging memory
+//! leaver   behind each consumer: staging memory -> D
 //! ```
 //!
 //! Registers move from the producer to the consumers, whose sums alone are 192 a thread.
 
 use crate::gate_up::GateUpArgs;
-use crate::gemm::{GemmArgs, STAGES, shared_plan};
+use crate::gemm::{CONSUMERS, GemmArgs, STAGES, STAGING, shared_plan};
 use crate::mma::Engine;
 use crate::ptx::{fence, reg, shared};
 use crate::role::activate::Activate;
 use crate::role::clear::clear;
+use crate::role::leave::leave;
 use crate::role::load::load;
-use crate::role::multiply::multiply;
+use crate::role::multiply::{exit, multiply};
 use crate::role::product::{GateUp, Maps, Product};
 use crate::role::store::{Linear, WayOut};
 use crate::role::table::{self, SharedTable};
@@ -58,6 +60,11 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
         // SAFETY: one thread, before the barriers inside `build`.
         unsafe {
             ring.init(P::RELAYED);
+            let mut part = 0;
+            while part < CONSUMERS {
+                exit(base, &plan, part).init();
+                part += 1;
+            }
         }
         fence::mbarrier_init();
     }
@@ -66,15 +73,22 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
 
     let warpgroup = reg::thread_idx() / 128;
     if warpgroup == 0 {
-        // SAFETY: the whole warpgroup; its first thread is the producer, its second warp the relay.
+        // SAFETY: the whole warpgroup; its first thread is the producer, its second warp the relay, and
+        // the last two are behind the consumers.
         unsafe {
             set_max_registers!(dec 40);
             if reg::thread_idx() == 0 {
                 let tiles = Tiles::new(table, problem);
                 let tickets = Tickets::new(args.tickets, reg::block_idx());
                 load::<P, _>(tiles, tickets, &problem, maps(), ring, base, &plan);
-            } else if P::RELAYED && reg::thread_idx() / 32 == 1 {
-                clear(ring, base, &plan);
+            } else if reg::thread_idx() / 32 == 1 {
+                if P::RELAYED {
+                    clear(ring, base, &plan);
+                }
+            } else if W::LEAVES && reg::thread_idx() / 32 >= 2 {
+                let part = reg::thread_idx() / 32 - 2;
+                let staging = base.add(plan.staging + part * STAGING);
+                leave(P::FORM, args, staging, exit(base, &plan, part));
             }
         }
     } else {

@@ -3,6 +3,7 @@
 pub mod activate;
 pub mod activation;
 pub mod clear;
+pub mod leave;
 pub mod load;
 pub mod multiply;
 pub mod order;
@@ -13,4 +14,3 @@ pub mod schedule;
 pub mod store;
 pub mod table;
 pub mod tickets;
-pub mod wide;
