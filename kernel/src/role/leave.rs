@@ -61,6 +61,15 @@ impl Leaving {
         }
     }
 
+    /// The first [`HALF`] of its columns.
+    #[inline(always)]
+    pub fn lower(self) -> Leaving {
+        Leaving {
+            columns: HALF,
+            ..self
+        }
+    }
+
     /// The columns past the first [`HALF`].
     #[inline(always)]
     pub fn upper(self) -> Leaving {
@@ -124,13 +133,13 @@ pub unsafe fn leave(form: Form, args: &GemmArgs, staging: SmemAddr, exit: Exit) 
                 return;
             }
             if !wide {
-                lines::<2, false>(form, args, &leaving, staging, lane);
+                fresh::<2>(form, args, &leaving, staging, lane);
             } else if args.sink == Sink::F32 as u32 {
-                lines::<4, false>(form, args, &leaving, staging, lane);
+                fresh::<4>(form, args, &leaving, staging, lane);
             } else if args.sink == Sink::AddF32 as u32 {
-                lines::<4, true>(form, args, &leaving, staging, lane);
+                add::<4>(args, &leaving, staging, lane);
             } else {
-                add_bf16(form, args, &leaving, staging, lane);
+                add::<2>(args, &leaving, staging, lane);
             }
             // One lane speaks for all.
             warp_sync!();
@@ -160,12 +169,12 @@ fn rows(form: Form, args: &GemmArgs, leaving: &Leaving) -> u32 {
     }
 }
 
-/// Stores panels of 128-byte lines whose elements of `SIZE` bytes are D's, or adds them to it (f32).
+/// Stores panels of 128-byte lines, whose elements of `SIZE` bytes are D's.
 ///
 /// # Safety
 /// The lanes of a warp call it, with what is staged.
 #[inline(always)]
-unsafe fn lines<const SIZE: u32, const ADD: bool>(
+unsafe fn fresh<const SIZE: u32>(
     form: Form,
     args: &GemmArgs,
     leaving: &Leaving,
@@ -175,7 +184,6 @@ unsafe fn lines<const SIZE: u32, const ADD: bool>(
     // Eight lanes a line.
     const LINES: u32 = 4;
     let (chunk, first) = (lane % 8, lane / 8);
-    let width = 128 / SIZE;
     let rows = rows(form, args, leaving);
     let mut column = chunk * (16 / SIZE);
     let mut panel = staging;
@@ -183,93 +191,98 @@ unsafe fn lines<const SIZE: u32, const ADD: bool>(
     while column < leaving.columns && leaving.column + column < args.n {
         let mut to = address(args, leaving, first, column, SIZE);
         let mut line = first;
-        // Two loads on their way: the swizzle is the same after eight lines.
-        let (mut even, mut odd) = (
-            panel.add(in_tile(first, 16 * chunk)),
-            panel.add(in_tile(first + LINES, 16 * chunk)),
-        );
-        while line < rows {
-            let two = line + LINES < rows;
-            // SAFETY: staged lines, and elements of D that are this consumer's.
-            unsafe {
-                let mut now = shared::load_v4(even);
-                let mut then = if two { shared::load_v4(odd) } else { [0; 4] };
-                if ADD {
-                    let old = global::load_v4(to);
-                    let next = if two { global::load_v4(to + step) } else { [0; 4] };
-                    now = added(old, now);
-                    then = added(next, then);
-                }
-                global::store_v4(to, now);
-                if two {
-                    global::store_v4(to + step, then);
-                }
-            }
-            line = reg::opaque(line + 2 * LINES);
-            to += 2 * step;
-            even = even.add(2 * LINES * 128);
-            odd = odd.add(2 * LINES * 128);
-        }
-        column += width;
-        panel = panel.add(PANEL);
-    }
-}
-
-#[inline(always)]
-fn added(old: [u32; 4], sums: [u32; 4]) -> [u32; 4] {
-    let sum = |at: usize| (f32::from_bits(old[at]) + f32::from_bits(sums[at])).to_bits();
-    [sum(0), sum(1), sum(2), sum(3)]
-}
-
-/// Adds panels of f32 to D's bf16, rounded once.
-///
-/// # Safety
-/// As [`lines`].
-#[inline(always)]
-unsafe fn add_bf16(
-    form: Form,
-    args: &GemmArgs,
-    leaving: &Leaving,
-    staging: SmemAddr,
-    lane: u32,
-) {
-    // Four lanes a line, eight columns each.
-    const LINES: u32 = 8;
-    let (eight, first) = (lane % 4, lane / 4);
-    let rows = rows(form, args, leaving);
-    let mut column = 8 * eight;
-    let mut panel = staging;
-    let step = (LINES * 2) as u64 * args.d_row_stride;
-    while column < leaving.columns {
-        let mut to = address(args, leaving, first, column, 2);
-        let mut line = first;
-        let mut low_at = panel.add(in_tile(first, 32 * eight));
-        let mut high_at = panel.add(in_tile(first, 32 * eight + 16));
         while line < rows {
             // SAFETY: staged lines, and elements of D that are this consumer's.
             unsafe {
-                let old = global::load_v4(to).map(unpack_bf16);
-                let low = shared::load_v4(low_at).map(f32::from_bits);
-                let high = shared::load_v4(high_at).map(f32::from_bits);
-                let sum = |pair: usize, low: f32, high: f32| {
-                    pack_bf16(old[pair].0 + low, old[pair].1 + high)
-                };
-                let words = [
-                    sum(0, low[0], low[1]),
-                    sum(1, low[2], low[3]),
-                    sum(2, high[0], high[1]),
-                    sum(3, high[2], high[3]),
-                ];
+                let words = shared::load_v4(panel.add(in_tile(line, 16 * chunk)));
                 global::store_v4(to, words);
             }
             line = reg::opaque(line + LINES);
             to += step;
-            low_at = low_at.add(LINES * 128);
-            high_at = high_at.add(LINES * 128);
+        }
+        column += 128 / SIZE;
+        panel = panel.add(PANEL);
+    }
+}
+
+/// Adds panels of f32 to D, whose elements are f32 or, rounded once, bf16.
+///
+/// # Safety
+/// As [`fresh`].
+#[inline(always)]
+unsafe fn add<const SIZE: u32>(args: &GemmArgs, leaving: &Leaving, staging: SmemAddr, lane: u32) {
+    // 16 bytes of D a lane: eight lanes a line of f32, four for bf16.
+    let lanes = 2 * SIZE;
+    let lines = 32 / lanes;
+    let (chunk, first) = (lane % lanes, lane / lanes);
+    let rows = rows(Form::Wgrad, args, leaving);
+    let mut column = chunk * (16 / SIZE);
+    let mut panel = staging;
+    let step = (lines * SIZE) as u64 * args.d_row_stride;
+    while column < leaving.columns {
+        let mut to = address(args, leaving, first, column, SIZE);
+        let mut line = first;
+        while line < rows {
+            // D has rows in multiples of eight; two loads on their way, where there are as many.
+            // SAFETY: staged lines, and elements of D that are this consumer's.
+            unsafe {
+                let old = [
+                    global::load_v4(to),
+                    load_if(line + lines < rows, to + step),
+                ];
+                let mut at = 0;
+                while at < 2 {
+                    if line < rows {
+                        let from = |byte: u32| {
+                            shared::load_v4(panel.add(in_tile(line, byte))).map(f32::from_bits)
+                        };
+                        let words = if SIZE == 4 {
+                            added_f32(old[at], from(16 * chunk))
+                        } else {
+                            added_bf16(old[at], from(32 * chunk), from(32 * chunk + 16))
+                        };
+                        global::store_v4(to, words);
+                    }
+                    line += lines;
+                    to += step;
+                    at += 1;
+                }
+            }
+            line = reg::opaque(line);
         }
         column += F32_COLUMNS;
         panel = panel.add(PANEL);
     }
+}
+
+/// # Safety
+/// As [`global::load_v4`], if it is to load at all.
+#[inline(always)]
+unsafe fn load_if(there: bool, at: u64) -> [u32; 4] {
+    if there {
+        // SAFETY: the caller's contract.
+        unsafe { global::load_v4(at) }
+    } else {
+        [0; 4]
+    }
+}
+
+#[inline(always)]
+fn added_f32(old: [u32; 4], sums: [f32; 4]) -> [u32; 4] {
+    let sum = |at: usize| (f32::from_bits(old[at]) + sums[at]).to_bits();
+    [sum(0), sum(1), sum(2), sum(3)]
+}
+
+#[inline(always)]
+fn added_bf16(old: [u32; 4], low: [f32; 4], high: [f32; 4]) -> [u32; 4] {
+    let old = old.map(unpack_bf16);
+    let sum = |pair: usize, low: f32, high: f32| pack_bf16(old[pair].0 + low, old[pair].1 + high);
+    [
+        sum(0, low[0], low[1]),
+        sum(1, low[2], low[3]),
+        sum(2, high[0], high[1]),
+        sum(3, high[2], high[3]),
+    ]
 }
 
 const _: () = assert!(boxes::PANEL * 2 == 128 && F32_COLUMNS * 4 == 128);

@@ -171,7 +171,7 @@ impl<P: Product> WayOut for Linear<'_, P> {
                 Form::Wgrad => {
                     stage_f32(sums, order, &place, false);
                     if order.count > HALF {
-                        staged!(place, leaving, 0);
+                        staged!(place, leaving.lower(), 0);
                         self.free(&place);
                         stage_f32(sums, order, &place, true);
                         staged!(place, leaving.upper(), 1);
