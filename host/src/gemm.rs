@@ -14,7 +14,6 @@
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use half::bf16;
 use mok_kernel::gate_up::GATE_UP;
 pub use mok_kernel::gemm::{Form, MAX_GROUPS, Sink};
 use mok_kernel::gemm::{GemmArgs, MAX_WIDTH, ROW_ALIGN, SIDE, boxes, shared_plan};
@@ -259,7 +258,7 @@ impl GemmCall {
             }
             Form::Wgrad => u64::from(self.rows.groups)
                 .saturating_mul(tiles(self.m, SIDE))
-                .saturating_mul(tiles(self.n, MAX_WIDTH)),
+                .saturating_mul(tiles(self.n, self.sink.widest())),
         }
     }
 
@@ -275,22 +274,32 @@ impl GemmCall {
         }
     }
 
-    /// Tensor maps of A, one for each box that it's loaded in, and of B.
+    /// Tensor maps of A, one for each box that it's loaded in, of B and D.
     pub fn tensor_maps(&self) -> Vec<TensorMapSpec> {
-        let (a, b) = (self.placed_a(), self.placed_b());
-        // A tensor map can't have a dimension of 0. Without rows nothing is loaded, so one
+        let (a, b, d) = (self.placed_a(), self.placed_b(), self.placed_d());
+        // A tensor map can't have a dimension of 0. Without rows nothing is loaded or stored, so one
         // row at an address that is there anyway will do.
         let stand_in = match self.form {
             Form::Wgrad => self.d.ptr,
             Form::Forward | Form::Dgrad => self.b.ptr,
         };
         let rows = || boxes::ROWS.map(|rows| a.rows_map(&boxes::rows_a(rows), stand_in));
+        let b_and_d = |tile: &[u32; 3]| {
+            [
+                b.groups_map(tile, DataType::Bf16),
+                d.rows_map(&boxes::ROWS_D, stand_in),
+            ]
+        };
         match self.form {
-            Form::Forward => [&rows()[..], &[b.groups_map(&boxes::FORWARD_B)]].concat(),
-            Form::Dgrad => [&rows()[..], &[b.groups_map(&boxes::DGRAD_B)]].concat(),
+            Form::Forward => [&rows()[..], &b_and_d(&boxes::FORWARD_B)].concat(),
+            Form::Dgrad => [&rows()[..], &b_and_d(&boxes::DGRAD_B)].concat(),
             Form::Wgrad => vec![
                 a.rows_map(&boxes::WGRAD, stand_in),
                 b.rows_map(&boxes::WGRAD, stand_in),
+                match self.sink {
+                    Sink::Bf16 | Sink::AddBf16 => d.groups_map(&boxes::WGRAD_D, DataType::Bf16),
+                    Sink::F32 | Sink::AddF32 => d.groups_map(&boxes::WGRAD_D_F32, DataType::F32),
+                },
             ],
         }
     }
@@ -318,13 +327,14 @@ impl GemmCall {
 impl Placed {
     fn map(
         &self,
+        data_type: DataType,
         dims: &[u64],
         strides: &[u64],
         tile: &[u32],
         base: DevicePtr,
     ) -> TensorMapSpec {
-        let bytes = |&stride: &u64| stride.saturating_mul(size_of::<bf16>() as u64);
-        TensorMapSpec::new(DataType::Bf16, base)
+        let bytes = |&stride: &u64| stride.saturating_mul((data_type.bits() / 8).into());
+        TensorMapSpec::new(data_type, base)
             .with_dims(dims)
             .with_strides(&strides.iter().map(bytes).collect::<Vec<u64>>())
             .with_tile(tile)
@@ -338,14 +348,14 @@ impl Placed {
             rows => (self.matrix.ptr, rows),
         };
         let dims = [self.cols, rows];
-        self.map(&dims, &[self.row_stride], tile, base)
+        self.map(DataType::Bf16, &dims, &[self.row_stride], tile, base)
     }
 
     /// `(cols, rows, groups)`.
-    fn groups_map(&self, tile: &[u32; 3]) -> TensorMapSpec {
+    fn groups_map(&self, tile: &[u32; 3], data_type: DataType) -> TensorMapSpec {
         let dims = [self.cols, self.rows, self.groups];
         let strides = [self.row_stride, self.group_stride];
-        self.map(&dims, &strides, tile, self.matrix.ptr)
+        self.map(data_type, &dims, &strides, tile, self.matrix.ptr)
     }
 }
 

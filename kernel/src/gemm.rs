@@ -43,6 +43,10 @@ pub const CHUNK: u32 = 8;
 pub const TILE_K: u32 = 64;
 /// Stages of the ring between the TMA producer and the tensor cores.
 pub const STAGES: u32 = 4;
+/// The same where D is f32 or is added to: the last one's memory is then part of the way out. Such a
+/// tile takes as long to read and write as to compute, so that what there is no room for would keep
+/// the consumers waiting.
+pub const STAGES_OF_PANELS: u32 = 3;
 /// Warpgroups that multiply.
 pub const CONSUMERS: u32 = 2;
 /// One producer warpgroup and the consumers.
@@ -59,9 +63,19 @@ pub const STAGE_FIXED: u32 = SIDE * TILE_K * 2;
 pub const STAGE_WIDE: u32 = MAX_WIDTH * TILE_K * 2;
 /// Bytes from one stage to the next.
 pub const STAGE: u32 = STAGE_FIXED + STAGE_WIDE;
-/// Bytes in which one consumer warpgroup stages its half of a bf16 tile on its way out, or half of that in
-/// f32.
+/// Bytes in which one consumer warpgroup stages its half of a bf16 tile on its way out.
 pub const STAGING: u32 = 64 * MAX_WIDTH * 2;
+/// Bytes of a panel of D: 64 rows of 128 bytes.
+pub const PANEL_BYTES: u32 = 64 * 128;
+/// Panels that a consumer has room for, in the last stage's memory and the staging memory.
+pub const PANELS: u32 = 5;
+const _: () = assert!(
+    CONSUMERS * PANELS * PANEL_BYTES <= (STAGES - STAGES_OF_PANELS) * STAGE + CONSUMERS * STAGING
+);
+
+/// Widest tile of f32: what a consumer's panels have room for.
+pub const MAX_WIDTH_F32: u32 = PANELS * (PANEL_BYTES / 64 / 4);
+const _: () = assert!(MAX_WIDTH_F32 < MAX_WIDTH);
 
 /// Bytes that describe one tile to the warps of a block.
 pub const ORDER: u32 = 32;
@@ -129,13 +143,21 @@ impl Sink {
         }
     }
 
+    /// The widest tile.
+    pub const fn widest(self) -> u32 {
+        match self {
+            Sink::Bf16 | Sink::AddBf16 => MAX_WIDTH,
+            Sink::F32 | Sink::AddF32 => MAX_WIDTH_F32,
+        }
+    }
+
     /// Whether the old contents of D count.
     pub const fn adds(self) -> bool {
         matches!(self, Sink::AddF32 | Sink::AddBf16)
     }
 }
 
-/// Arguments of the three entries, after the tensor maps of A, one for each box of it, and of B.
+/// Arguments of the three entries, after the tensor maps of A, one for each box of it, B and D.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct GemmArgs {
@@ -179,18 +201,16 @@ pub struct SharedPlan {
     pub wide: u32,
     /// The consumers' ways out, [`STAGING`] bytes each.
     pub staging: u32,
+    /// Or their panels, [`PANELS`] each.
+    pub panels: u32,
     /// `STAGES` mbarriers: the stage's bytes have arrived.
     pub full: u32,
     /// `STAGES` mbarriers: the stage has been consumed.
     pub empty: u32,
     /// `STAGES` mbarriers, for wgrad: rows of the stage that are no one's have been cleared.
     pub clear: u32,
-    /// What each consumer tells the warp behind it ([`ORDER`] bytes).
-    pub leaving: u32,
-    /// An mbarrier for each consumer: its staging memory is full.
-    pub staged: u32,
-    /// Likewise: it has been read.
-    pub drained: u32,
+    /// An mbarrier for each consumer, for wgrad: D's old panels have arrived.
+    pub old: u32,
     /// `STAGES` times what the producer tells the others of a tile ([`ORDER`] bytes).
     pub orders: u32,
     /// Group table: `first_tile [2][groups + 1]`, `row_start [groups]`, `rows [groups]`, all u32.
@@ -205,23 +225,20 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
     let wide = fixed + STAGE_FIXED;
     let staging = fixed + STAGES * STAGE;
     let orders = staging + CONSUMERS * STAGING;
-    let leaving = orders + STAGES * ORDER;
-    let full = leaving + CONSUMERS * ORDER;
+    let full = orders + STAGES * ORDER;
     let empty = full + STAGES * 8;
     let clear = empty + STAGES * 8;
-    let staged = clear + STAGES * 8;
-    let drained = staged + CONSUMERS * 8;
-    let table = drained + CONSUMERS * 8;
+    let old = clear + STAGES * 8;
+    let table = old + CONSUMERS * 8;
     SharedPlan {
         fixed,
         wide,
         staging,
+        panels: fixed + STAGES_OF_PANELS * STAGE,
         full,
         empty,
         clear,
-        leaving,
-        staged,
-        drained,
+        old,
         orders,
         table,
         bytes: table + 4 * (4 * groups + 2),
@@ -229,17 +246,18 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
 }
 
 const ARGS: Param = Param::Bytes(size_of::<GemmArgs>() as u32);
-/// A in all of its boxes, B.
+/// A in all of its boxes, B, D.
 const OF_ROWS: &[Param] = &[
+    Param::TensorMap,
     Param::TensorMap,
     Param::TensorMap,
     Param::TensorMap,
     Param::TensorMap,
     ARGS,
 ];
-/// A, B.
-const OF_WGRAD: &[Param] = &[Param::TensorMap, Param::TensorMap, ARGS];
-const _: () = assert!(OF_ROWS.len() == boxes::ROWS.len() + 2 && boxes::ROWS.len() == 3);
+/// A, B, D.
+const OF_WGRAD: &[Param] = &[Param::TensorMap, Param::TensorMap, Param::TensorMap, ARGS];
+const _: () = assert!(OF_ROWS.len() == boxes::ROWS.len() + 3 && boxes::ROWS.len() == 3);
 
 const fn spec(entry: &'static str, params: &'static [Param]) -> LaunchSpec {
     let max_shared = shared_plan(MAX_GROUPS).bytes;
@@ -284,4 +302,10 @@ pub mod boxes {
     pub const DGRAD_B: [u32; 3] = [PANEL, TILE_K, 1];
     /// Wgrad, A and B `(columns, rows)`.
     pub const WGRAD: [u32; 2] = [PANEL, TILE_K];
+    /// Forward and dgrad, D `(columns, rows)`: what a group's rows come in.
+    pub const ROWS_D: [u32; 2] = [PANEL, 8];
+    /// Wgrad, D `(columns, rows, group)` in bf16.
+    pub const WGRAD_D: [u32; 3] = [PANEL, 64, 1];
+    /// Wgrad, D in f32: 128 bytes a row as well.
+    pub const WGRAD_D_F32: [u32; 3] = [PANEL / 2, 64, 1];
 }

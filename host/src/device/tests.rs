@@ -333,7 +333,7 @@ fn a_grouped_gemm_is_one_launch() {
         (launched[0].grid, launched[0].shared),
         ([2, 1, 1], shared_plan(3).bytes)
     );
-    let args: GemmArgs = bytemuck::pod_read_unaligned(&launched[0].args[2]);
+    let args: GemmArgs = bytemuck::pod_read_unaligned(&launched[0].args[3]);
     assert_eq!(
         (args.d, args.overflow),
         (d.ptr().as_raw(), word.ptr().as_raw())

@@ -1,6 +1,7 @@
 use super::*;
 use crate::error::Error;
 use crate::groups::Groups;
+use crate::tensor_map::TensorMapError;
 
 fn at(address: u64) -> Matrix {
     Matrix::new(DevicePtr::from_raw(address))
@@ -33,34 +34,45 @@ fn refused(call: GemmCall) -> GemmError {
 fn maps_have_the_boxes_that_the_kernels_load() {
     let shape = |spec: &TensorMapSpec| (spec.dims().to_vec(), spec.strides(), spec.tile().to_vec());
     let maps = call(Form::Forward).tensor_maps();
-    let [_, a, _, b] = &maps[..] else {
-        panic!()
-    };
+    let [_, a, _, b, d] = &maps[..] else { panic!() };
     assert_eq!(shape(a), (vec![192, 512], vec![384], vec![64, 32]));
     assert_eq!(
         shape(b),
         (vec![192, 256, 3], vec![384, 384 * 256], vec![64, 128, 1])
     );
+    assert_eq!(shape(d), (vec![256, 512], vec![512], vec![64, 8]));
     let maps = call(Form::Dgrad).tensor_maps();
-    let [_, a, _, b] = &maps[..] else {
-        panic!()
-    };
+    let [_, a, _, b, d] = &maps[..] else { panic!() };
     assert_eq!(shape(a), (vec![192, 512], vec![384], vec![64, 32]));
     assert_eq!(
         shape(b),
         (vec![256, 192, 3], vec![512, 512 * 192], vec![64, 64, 1])
     );
-    let maps = call(Form::Wgrad).tensor_maps();
-    let [a, b] = &maps[..] else { panic!() };
-    assert_eq!(shape(a), (vec![192, 512], vec![384], vec![64, 64]));
-    assert_eq!(shape(b), (vec![256, 512], vec![512], vec![64, 64]));
+    assert_eq!(shape(d), (vec![256, 512], vec![512], vec![64, 8]));
+    for sink in Sink::ALL {
+        let maps = call(Form::Wgrad).with_sink(sink).tensor_maps();
+        let [a, b, d] = &maps[..] else { panic!() };
+        assert_eq!(shape(a), (vec![192, 512], vec![384], vec![64, 64]));
+        assert_eq!(shape(b), (vec![256, 512], vec![512], vec![64, 64]));
+        let (data_type, bytes, columns) = match sink {
+            Sink::Bf16 | Sink::AddBf16 => (DataType::Bf16, 2, 64),
+            Sink::F32 | Sink::AddF32 => (DataType::F32, 4, 32),
+        };
+        let strides = vec![256 * bytes, 192 * 256 * bytes];
+        assert_eq!(
+            shape(d),
+            (vec![256, 192, 3], strides, vec![columns, 64, 1]),
+            "{sink:?}"
+        );
+        assert_eq!(d.data_type(), data_type, "{sink:?}");
+    }
     for form in Form::ALL {
         call(form).check().unwrap();
         let maps = call(form).tensor_maps();
         let bases: Vec<u64> = maps.iter().map(|map| map.base().as_raw()).collect();
         let wanted: &[u64] = match form {
-            Form::Wgrad => &[0x1_0000, 0x100_0000],
-            _ => &[0x1_0000, 0x1_0000, 0x1_0000, 0x100_0000],
+            Form::Wgrad => &[0x1_0000, 0x100_0000, 0x1000_0000],
+            _ => &[0x1_0000, 0x1_0000, 0x1_0000, 0x100_0000, 0x1000_0000],
         };
         assert_eq!(bases, wanted);
         for map in maps {
@@ -117,8 +129,10 @@ fn nothing_to_do_launches_nothing() {
     };
     told.check().unwrap();
     assert_eq!(told.grid(132), 1);
-    let a = &told.tensor_maps()[0];
-    assert_eq!((a.base(), a.dims()), (told.b.ptr, &[192, 1][..]));
+    let maps = told.tensor_maps();
+    let [a, .., d] = &maps[..] else { panic!() };
+    assert_eq!((a.dims(), d.dims()), (&[192, 1][..], &[256, 1][..]));
+    assert_eq!((a.base(), d.base()), (told.b.ptr, told.b.ptr));
 }
 
 #[test]
@@ -133,12 +147,15 @@ fn fresh_weight_gradients_of_no_rows_are_still_written() {
         let wgrad = wgrad.with_sink(sink);
         wgrad.check().unwrap();
         assert_eq!(wgrad.grid(132), if sink.adds() { 0 } else { 8 }, "{sink:?}");
-        for map in wgrad.tensor_maps() {
+        let maps = wgrad.tensor_maps();
+        let [a, b, d] = &maps[..] else { panic!() };
+        for map in [a, b] {
             assert_eq!(
                 (map.base(), map.dims()[1]),
                 (DevicePtr::from_raw(0x1000_0000), 1)
             );
         }
+        assert_eq!(d.dims(), [256, 192, 2]);
     }
 }
 
@@ -404,7 +421,7 @@ fn strides() {
 
 /// D leaves by tensor copies in every form, so it has a tensor map's limits.
 #[test]
-fn strides_of_d_keep_it_aligned() {
+fn strides_of_d_are_within_a_tensor_map() {
     let with = |sink, d| GemmCall {
         d,
         ..call(Form::Wgrad).with_sink(sink)
@@ -436,6 +453,33 @@ fn strides_of_d_keep_it_aligned() {
             },
             "{sink:?}"
         );
+        let far = (1 << 40) / size;
+        for (dim, d) in [(1, at(16).with_row_stride(far)), (2, group_stride(far))] {
+            let error = with(sink, d).check().unwrap_err();
+            let Error::TensorMap(TensorMapError::StrideSize { dim: of, value }) = error else {
+                panic!("{sink:?}: {error:?}");
+            };
+            assert_eq!((of, value), (dim, 1 << 40), "{sink:?}");
+        }
+        // Under 2^40 from row to row, and 192 times that from group to group.
+        let apart = at(16).with_row_stride((1 << 39) / size);
+        let error = with(sink, apart).check().unwrap_err();
+        assert!(
+            error.to_string().contains(&(192u64 << 39).to_string()),
+            "{error}"
+        );
+        with(sink, group_stride(far - 16 / size)).check().unwrap();
+    }
+    for form in [Form::Forward, Form::Dgrad] {
+        let far = GemmCall {
+            d: at(16).with_row_stride(1 << 39),
+            ..call(form)
+        };
+        let error = far.check().unwrap_err();
+        assert!(
+            error.to_string().contains(&(1u64 << 40).to_string()),
+            "{error}"
+        );
     }
 }
 
@@ -450,7 +494,10 @@ fn one_group_has_no_group_stride() {
                 ..call(Form::Wgrad).with_sink(sink)
             };
             one.check().unwrap();
-            assert_eq!(one.args(DevicePtr::NULL).d_group_stride, 256);
+            let maps = one.tensor_maps();
+            let [.., d] = &maps[..] else { panic!() };
+            let row = 256 * u64::from(sink.element_size());
+            assert_eq!((d.dims(), d.strides()), (&[256, 192, 1][..], vec![row; 2]));
         }
     }
     for form in [Form::Forward, Form::Dgrad] {

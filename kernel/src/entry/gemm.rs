@@ -4,21 +4,20 @@
 //! all      group sizes -> table (shared memory)            barrier
 //! producer for each tile, each stage: wait empty -> TMA -> full
 //! relay    wgrad, each stage: wait full -> rows past the group cleared -> clear, empty
-//! consumer for each tile, each stage: wait full -> products -> empty;  sums -> staging memory
-//! leaver   behind each consumer: staging memory -> D
+//! consumer for each tile, each stage: wait full -> products -> empty;  sums -> D
 //! ```
 //!
 //! Registers move from the producer to the consumers, whose sums alone are 192 a thread.
 
 use crate::gate_up::GateUpArgs;
-use crate::gemm::{CONSUMERS, GemmArgs, STAGES, STAGING, shared_plan};
+use crate::gemm::{CONSUMERS, Form, GemmArgs, STAGES, STAGES_OF_PANELS, Sink, shared_plan};
 use crate::mma::Engine;
-use crate::ptx::{fence, reg, shared};
+use crate::ptx::tma::TensorMapRef;
+use crate::ptx::{fence, mbarrier, reg, shared};
 use crate::role::activate::Activate;
 use crate::role::clear::clear;
-use crate::role::leave::leave;
 use crate::role::load::load;
-use crate::role::multiply::{exit, multiply};
+use crate::role::multiply::multiply;
 use crate::role::product::{GateUp, Maps, Product};
 use crate::role::store::{Linear, WayOut};
 use crate::role::table::{self, SharedTable};
@@ -44,6 +43,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
     maps: impl FnOnce() -> Maps,
     problem: Problem,
     args: &GemmArgs,
+    stages: u32,
     way: impl FnOnce() -> W,
 ) {
     let plan = shared_plan(args.groups);
@@ -52,7 +52,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
         base.add(plan.full),
         base.add(plan.empty),
         base.add(plan.clear),
-        STAGES,
+        stages,
     );
     let table = SharedTable::new(args.groups, base, &plan);
 
@@ -60,10 +60,12 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
         // SAFETY: one thread, before the barriers inside `build`.
         unsafe {
             ring.init(P::RELAYED);
-            let mut part = 0;
-            while part < CONSUMERS {
-                exit(base, &plan, part).init();
-                part += 1;
+            if P::RELAYED {
+                let mut part = 0;
+                while part < CONSUMERS {
+                    mbarrier::init(base.add(plan.old + 8 * part), 1);
+                    part += 1;
+                }
             }
         }
         fence::mbarrier_init();
@@ -73,22 +75,15 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
 
     let warpgroup = reg::thread_idx() / 128;
     if warpgroup == 0 {
-        // SAFETY: the whole warpgroup; its first thread is the producer, its second warp the relay, and
-        // the last two are behind the consumers.
+        // SAFETY: the whole warpgroup; its first thread is the producer, its second warp the relay.
         unsafe {
             set_max_registers!(dec 40);
             if reg::thread_idx() == 0 {
                 let tiles = Tiles::new(table, problem);
                 let tickets = Tickets::new(args.tickets, reg::block_idx());
                 load::<P, _>(tiles, tickets, &problem, maps(), ring, base, &plan);
-            } else if reg::thread_idx() / 32 == 1 {
-                if P::RELAYED {
-                    clear(ring, base, &plan);
-                }
-            } else if W::LEAVES && reg::thread_idx() / 32 >= 2 {
-                let part = reg::thread_idx() / 32 - 2;
-                let staging = base.add(plan.staging + part * STAGING);
-                leave(P::FORM, args, staging, exit(base, &plan, part));
+            } else if P::RELAYED && reg::thread_idx() / 32 == 1 {
+                clear(ring, base, &plan);
             }
         }
     } else {
@@ -103,15 +98,25 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
 /// A plain product: the body of the three forms.
 ///
 /// # Safety
-/// As [`gemm`].
+/// As [`gemm`]; `d` is the tensor map of `args`' D.
 #[inline(always)]
 pub unsafe fn linear<P: Product, E: Engine>(
     maps: impl FnOnce() -> Maps,
+    d: impl FnOnce() -> TensorMapRef,
     args: &GemmArgs,
 ) {
-    let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
+    let mut problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
+    let mut stages = STAGES;
+    if let Form::Wgrad = P::FORM {
+        if args.sink != Sink::Bf16 as u32 {
+            stages = STAGES_OF_PANELS;
+        }
+        // Or the compiler makes a kernel for each.
+        stages = reg::opaque(stages);
+        problem.f32 = reg::opaque(problem.f32 as u32) != 0;
+    }
     // SAFETY: the caller's contract.
-    unsafe { gemm::<P, E, _>(maps, problem, args, || Linear::<P>::new(args)) };
+    unsafe { gemm::<P, E, _>(maps, problem, args, stages, || Linear::<P>::new(args, d())) };
 }
 
 /// Gate-and-up.
@@ -122,7 +127,7 @@ pub unsafe fn linear<P: Product, E: Engine>(
 pub unsafe fn gate_up<E: Engine>(maps: impl FnOnce() -> Maps, args: &GateUpArgs) {
     let problem = Problem::gate_up(args.gemm.n, args.gemm.k);
     // SAFETY: the caller's contract.
-    unsafe { gemm::<GateUp, E, _>(maps, problem, &args.gemm, || Activate { args }) };
+    unsafe { gemm::<GateUp, E, _>(maps, problem, &args.gemm, STAGES, || Activate { args }) };
 }
 
 /// Defines a kernel of a form under a name, with the product and the engine it composes: of rows, or
@@ -130,19 +135,20 @@ pub unsafe fn gate_up<E: Engine>(maps: impl FnOnce() -> Maps, args: &GateUpArgs)
 #[macro_export]
 macro_rules! gemm_entry {
     ($(#[$doc:meta])* wgrad $name:ident = $literal:literal, $product:ty, $engine:ty) => {
-        $crate::gemm_entry! { @entry $(#[$doc])* $name, $product, $engine, (_a, _b),
-            [$crate::tensor_map_param!($literal, 0); 3], $crate::tensor_map_param!($literal, 1) }
+        $crate::gemm_entry! { @entry $(#[$doc])* $name, $product, $engine, (_a, _b, _d),
+            [$crate::tensor_map_param!($literal, 0); 3], $crate::tensor_map_param!($literal, 1),
+            $crate::tensor_map_param!($literal, 2) }
     };
     ($(#[$doc:meta])* $name:ident = $literal:literal, $product:ty, $engine:ty) => {
-        $crate::gemm_entry! { @entry $(#[$doc])* $name, $product, $engine, (_a128, _a32, _a8, _b),
+        $crate::gemm_entry! { @entry $(#[$doc])* $name, $product, $engine, (_a128, _a32, _a8, _b, _d),
             [
                 $crate::tensor_map_param!($literal, 0),
                 $crate::tensor_map_param!($literal, 1),
                 $crate::tensor_map_param!($literal, 2),
             ],
-            $crate::tensor_map_param!($literal, 3) }
+            $crate::tensor_map_param!($literal, 3), $crate::tensor_map_param!($literal, 4) }
     };
-    (@entry $(#[$doc:meta])* $name:ident, $product:ty, $engine:ty, ($($map:ident),*), $a:expr, $b:expr) => {
+    (@entry $(#[$doc:meta])* $name:ident, $product:ty, $engine:ty, ($($map:ident),*), $a:expr, $b:expr, $d:expr) => {
         $(#[$doc])*
         ///
         /// # Safety
@@ -155,7 +161,7 @@ macro_rules! gemm_entry {
             // SAFETY: the caller's contract.
             unsafe {
                 let maps = || $crate::role::product::Maps { a: $a, b: $b };
-                $crate::entry::gemm::linear::<$product, $engine>(maps, &args);
+                $crate::entry::gemm::linear::<$product, $engine>(maps, || $d, &args);
             }
         }
     };

@@ -102,13 +102,3 @@ pub unsafe fn store_v4(at: u64, words: [u32; 4]) {
              in(reg32) c, in(reg32) d, options(nostack))
     };
 }
-
-/// Brings the line of an address to L2.
-///
-/// # Safety
-/// `at` is a valid address of global memory.
-#[inline(always)]
-pub unsafe fn prefetch_l2(at: u64) {
-    // SAFETY: the caller's contract.
-    unsafe { asm!("prefetch.global.L2 [{0}];", in(reg64) at, options(nostack)) };
-}

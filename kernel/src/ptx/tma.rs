@@ -25,7 +25,7 @@ macro_rules! tensor_map_param {
         let map: u64;
         ::core::arch::asm!(
             concat!("mov.b64 {0}, ", $entry, "_param_", $index, "; cvta.param.u64 {0}, {0};"),
-            out(reg64) map, options(pure, nomem, nostack));
+            out(reg64) map, options(nomem, nostack));
         $crate::ptx::tma::TensorMapRef(map)
     }};
 }

@@ -38,8 +38,6 @@ unsafe fn put(matrix: u64, row_stride: u64, (row, column): (u32, u32), words: [u
 }
 
 impl WayOut for Activate<'_> {
-    const LEAVES: bool = false;
-
     #[inline(always)]
     unsafe fn store(&mut self, sums: &Accumulators, order: &Order, place: Place) {
         let args = self.args;

@@ -3,10 +3,10 @@
 pub mod activate;
 pub mod activation;
 pub mod clear;
-pub mod leave;
 pub mod load;
 pub mod multiply;
 pub mod order;
+pub mod panels;
 pub mod peers;
 pub mod product;
 pub mod rows;

@@ -2,8 +2,8 @@
 
 use super::order::Order;
 use super::product::Product;
-use super::store::{Exit, Place, WayOut};
-use crate::gemm::{CHUNK, Form, ORDER, STAGING, SharedPlan};
+use super::store::{Place, WayOut};
+use crate::gemm::{CHUNK, Form, PANEL_BYTES, PANELS, STAGING, SharedPlan};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
 use crate::mma::{Chunk, Engine};
@@ -11,15 +11,6 @@ use crate::ptx::reg;
 use crate::ptx::shared::SmemAddr;
 use crate::sync::ring::{Consumer, Ring};
 use crate::warp_sync;
-
-/// What consumer `part` and the warp behind it have between them.
-pub fn exit(base: SmemAddr, plan: &SharedPlan, part: u32) -> Exit {
-    Exit {
-        staged: base.add(plan.staged + 8 * part),
-        drained: base.add(plan.drained + 8 * part),
-        leaving: base.add(plan.leaving + ORDER * part),
-    }
-}
 
 /// Computes half of every tile of this block: consumer `part` takes 64 of its fixed side.
 ///
@@ -42,7 +33,8 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
         part,
         thread: reg::anew(reg::thread_idx()) % 128,
         staging: base.add(plan.staging + part * STAGING),
-        exit: exit(base, plan, part),
+        panels: base.add(plan.panels + part * PANELS * PANEL_BYTES),
+        old: base.add(plan.old + 8 * part),
     };
     let mut total = Accumulators::zero();
     // A chunk starts afresh, but what a narrow product leaves alone is added like the rest.
@@ -125,6 +117,5 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
             total.add(&sums);
         }
     }
-    // SAFETY: all threads are here, once.
-    unsafe { way.finish(place(reg::anew(part))) };
+    way.finish();
 }

@@ -1,34 +1,29 @@
-//! The way out of a consumer warpgroup's sums: into shared memory, where rows and columns change places in
-//! forward and dgrad, and from there to D by a warp of its own ([`leave`](super::leave)).
+//! The way out of a consumer warpgroup's sums.
 //!
-//! An H200's SM was measured to send 16 bytes a clock, by tensor copies or by stores: a tile of weight
-//! gradients takes as long to leave as to be multiplied. Tensor copies would keep the next tiles' loads
-//! waiting, which the same engine makes in order; stores, the warps that multiply.
+//! They go through shared memory, from where tensor copies write D while the warpgroup multiplies
+//! its next tile: at 27 bytes a clock, which ordinary stores from both warpgroups were measured to
+//! get through, a tile of weight gradients would keep it waiting for a third of its time. In forward
+//! and dgrad rows and columns change places on the way, since the sums' fixed side is D's columns.
 
 use core::marker::PhantomData;
 
-use super::leave::Leaving;
-use super::product::Product;
 use super::order::Order;
-use crate::gemm::{CONSUMERS, Form, GemmArgs, MAX_WIDTH, STAGING, Sink};
-use crate::layout::fragment::{accumulator, stmatrix};
+use super::panels::Panels;
+use super::product::Product;
+use crate::gemm::{CONSUMERS, Form, GemmArgs, Sink, boxes};
+use crate::layout::fragment::stmatrix;
 use crate::layout::swizzle::in_tile;
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
 use crate::ptx::cvt::pack_bf16;
 use crate::ptx::shared::{self, SmemAddr};
-use crate::ptx::{global, mbarrier, reg};
-use crate::{for_each_16_columns, store_matrix, warp_sync};
+use crate::ptx::tma::{self, TensorMapRef};
+use crate::ptx::{bulk, fence, global, reg};
+use crate::{for_each_16_columns, named_sync, store_matrix};
 
 /// The named barrier of consumer 0, and the next one's of the next; 0 is the block's.
 pub(super) const BARRIER: u32 = 1;
 const _: () = assert!(BARRIER + CONSUMERS <= 16);
-
-/// Columns of f32 that are staged at a time: half of the widest tile.
-pub(super) const HALF: u32 = STAGING / PANEL * F32_COLUMNS;
-/// Columns of f32 in a panel: 64 rows of 128 bytes.
-pub(super) const F32_COLUMNS: u32 = 32;
-const _: () = assert!(2 * HALF == MAX_WIDTH);
 
 /// A consumer warpgroup's half of a tile on its way out.
 #[derive(Clone, Copy)]
@@ -37,43 +32,16 @@ pub struct Place {
     pub part: u32,
     /// Its thread, 0 to 127.
     pub thread: u32,
-    /// [`STAGING`] bytes of its own.
+    /// [`STAGING`](crate::gemm::STAGING) bytes of its own.
     pub staging: SmemAddr,
-    /// Its [`Exit`].
-    pub exit: Exit,
-}
-
-/// What a consumer and the warp behind it tell each other.
-#[derive(Clone, Copy)]
-pub struct Exit {
-    /// An mbarrier: the staging memory is full, and what it holds is described.
-    pub staged: SmemAddr,
-    /// An mbarrier: it has been read.
-    pub drained: SmemAddr,
-    /// The description.
-    pub leaving: SmemAddr,
-}
-
-impl Exit {
-    /// Initialises the barriers.
-    ///
-    /// # Safety
-    /// One thread of the block calls it, before anyone uses them; a `fence::mbarrier_init` and a block
-    /// barrier follow.
-    pub unsafe fn init(self) {
-        // SAFETY: the plan reserves 8 aligned bytes a barrier for them.
-        unsafe {
-            mbarrier::init(self.staged, 4);
-            mbarrier::init(self.drained, 1);
-        }
-    }
+    /// Or [`PANELS`](crate::gemm::PANELS) panels of its own.
+    pub panels: SmemAddr,
+    /// An mbarrier of its own: D's old panels have arrived.
+    pub old: SmemAddr,
 }
 
 /// Where a product's sums go.
 pub trait WayOut {
-    /// Whether a warp behind each consumer does the last part.
-    const LEAVES: bool;
-
     /// Before a tile is multiplied.
     ///
     /// # Safety
@@ -88,134 +56,91 @@ pub trait WayOut {
     /// D's, aligned to 16 bytes, and accessed by this warpgroup only.
     unsafe fn store(&mut self, sums: &Accumulators, order: &Order, place: Place);
 
-    /// After the last tile.
-    ///
-    /// # Safety
-    /// The 128 threads of the warpgroup call it once.
-    #[inline(always)]
-    unsafe fn finish(&mut self, _place: Place) {}
+    /// Waits until nothing reads the staging memory any more.
+    fn finish(&self) {}
 }
 
 /// To D, as the arguments' sink says.
 pub struct Linear<'a, P> {
     args: &'a GemmArgs,
-    /// Of the barrier that tells of drained staging memory.
-    parity: u32,
+    map: TensorMapRef,
+    panels: Panels,
     product: PhantomData<P>,
 }
 
 impl<'a, P: Product> Linear<'a, P> {
-    /// The way to the D of `args`.
-    pub const fn new(args: &'a GemmArgs) -> Linear<'a, P> {
+    /// The way to the D of `args`, whose tensor map is `map`.
+    pub const fn new(args: &'a GemmArgs, map: TensorMapRef) -> Linear<'a, P> {
         Linear {
             args,
-            // A barrier's phase before the first counts as complete: the memory is free.
-            parity: 1,
+            map,
+            panels: Panels::START,
             product: PhantomData,
         }
     }
-
-    /// Waits until the staging memory is free.
-    ///
-    /// # Safety
-    /// The barriers are initialised.
-    #[inline(always)]
-    unsafe fn free(&mut self, place: &Place) {
-        // SAFETY: the caller's contract.
-        unsafe { mbarrier::wait(place.exit.drained, self.parity) };
-        self.parity ^= 1;
-    }
-}
-
-/// Tells the warp behind that the staging memory holds `$leaving`.
-///
-/// # Safety
-/// All threads of the warpgroup are here, and have staged. The literal numbers the place.
-macro_rules! staged {
-    ($place:expr, $leaving:expr, $index:literal) => {{
-        if $place.thread == 0 {
-            $leaving.put($place.exit.leaving);
-        }
-        // One lane speaks for all of its warp.
-        warp_sync!($index);
-        if $place.thread.is_multiple_of(32) {
-            mbarrier::arrive($place.exit.staged);
-        }
-    }};
 }
 
 impl<P: Product> WayOut for Linear<'_, P> {
-    const LEAVES: bool = true;
-
     #[inline(always)]
     unsafe fn begin(&mut self, order: &Order, place: Place) {
-        let sink = self.args.sink;
-        let adds = sink == Sink::AddBf16 as u32 || sink == Sink::AddF32 as u32;
+        let adds = self.args.sink == Sink::AddBf16 as u32 || self.args.sink == Sink::AddF32 as u32;
         if matches!(P::FORM, Form::Wgrad) && adds {
             // SAFETY: the caller's contract.
-            unsafe { prefetch(self.args, order, &place) };
+            unsafe { self.panels.fetch(self.args, self.map, order, &place) };
         }
     }
 
     #[inline(always)]
     unsafe fn store(&mut self, sums: &Accumulators, order: &Order, place: Place) {
-        let leaving = Leaving::new(order, place.part, P::FORM);
+        let (args, map) = (self.args, self.map);
+        let adds = args.sink == Sink::AddF32 as u32;
+        let way = Way {
+            map,
+            part: place.part,
+            thread: place.thread,
+            staging: place.staging,
+        };
         // SAFETY: the caller's contract.
         unsafe {
-            self.free(&place);
             match P::FORM {
-                Form::Forward | Form::Dgrad => stage_rows(sums, order, &place),
-                Form::Wgrad if self.args.sink == Sink::Bf16 as u32 => {
-                    stage_columns(sums, order, &place);
+                Form::Forward | Form::Dgrad => way.rows(sums, args, order),
+                Form::Wgrad if adds || args.sink == Sink::F32 as u32 => {
+                    self.panels.write_f32(sums, args, map, order, &place, adds);
                 }
-                Form::Wgrad => {
-                    stage_f32(sums, order, &place, false);
-                    if order.count > HALF {
-                        staged!(place, leaving.lower(), 0);
-                        self.free(&place);
-                        stage_f32(sums, order, &place, true);
-                        staged!(place, leaving.upper(), 1);
-                        return;
-                    }
+                Form::Wgrad if args.sink == Sink::AddBf16 as u32 => {
+                    self.panels.add_bf16(sums, args, map, order, &place);
                 }
+                Form::Wgrad => way.panels(sums, args, order),
             }
-            staged!(place, leaving, 2);
         }
     }
 
     #[inline(always)]
-    unsafe fn finish(&mut self, place: Place) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            self.free(&place);
-            staged!(place, Leaving::END, 3);
-        }
+    fn finish(&self) {
+        bulk::wait::<0>();
     }
 }
 
-/// Brings what D holds of a consumer's half tile to L2.
+/// Waits until the staging memory may be written again; the copies out of it are thread 0's.
 ///
 /// # Safety
-/// As [`WayOut::store`].
-#[inline(always)]
-unsafe fn prefetch(args: &GemmArgs, order: &Order, place: &Place) {
-    let size = if args.sink == Sink::AddBf16 as u32 { 2 } else { 4 };
-    let row = order.row + 64 * place.part + place.thread % 64;
-    if row >= args.m {
-        return;
-    }
-    let offset = order.group as u64 * args.d_group_stride
-        + row as u64 * args.d_row_stride
-        + order.column as u64;
-    let to = args.d + size as u64 * offset;
-    let end = order.count * size;
-    // Two threads a row, in turn.
-    let mut byte = place.thread / 64 * 128;
-    while byte < end {
-        // SAFETY: an element of the tile.
-        unsafe { global::prefetch_l2(to + byte as u64) };
-        byte = reg::opaque(byte + 256);
-    }
+/// All threads of the warpgroup are here. The literal numbers the place.
+macro_rules! free {
+    ($way:expr, $index:literal) => {{
+        bulk::wait_read::<0>();
+        named_sync!(BARRIER + $way.part, 128u32, $index, "free");
+    }};
+}
+
+/// Makes the staging memory visible to thread 0's copies.
+///
+/// # Safety
+/// As [`free`].
+macro_rules! staged {
+    ($way:expr, $index:literal) => {{
+        fence::proxy_async_shared();
+        named_sync!(BARRIER + $way.part, 128u32, $index, "staged");
+    }};
 }
 
 /// Rounds sums to bf16 and has `$store!(column, words, index)` stage each 16 columns of them.
@@ -230,79 +155,109 @@ macro_rules! stage_bf16 {
     )*};
 }
 
-/// Rounded to bf16, rows and columns exchanged: the sums' 64 rows are columns of D.
-///
-/// # Safety
-/// Every thread of the warpgroup calls it; the staging memory is free.
-#[inline(always)]
-unsafe fn stage_rows(sums: &Accumulators, order: &Order, place: &Place) {
-    let (d, width) = (&sums.0, order.width());
-    let line = place.staging.add(stmatrix::across(place.thread));
-    // SAFETY: the caller's contract; the lines lie in the staging memory.
-    unsafe {
-        macro_rules! across {
-            ($column:expr, $words:expr, $index:literal) => {
-                store_matrix!(x4 trans, line.add($column * 128), $words, $index)
-            };
-        }
-        for_each_16_columns!(lower stage_bf16 across d width;);
-        for_each_16_columns!(upper stage_bf16 across d width;);
-    }
+/// A warpgroup's way to D by tensor copies.
+struct Way {
+    map: TensorMapRef,
+    part: u32,
+    thread: u32,
+    staging: SmemAddr,
 }
 
-/// Rounded to bf16, as the sums lie: a panel of 64 columns is 64 lines.
-///
-/// # Safety
-/// As [`stage_rows`].
-#[inline(always)]
-unsafe fn stage_columns(sums: &Accumulators, order: &Order, place: &Place) {
-    let (d, width) = (&sums.0, order.width());
-    // SAFETY: as in `stage_rows`.
-    unsafe {
-        macro_rules! along {
-            ($column:expr, $words:expr, $index:literal) => {{
-                let line = stmatrix::along(place.thread, $column % 64);
-                store_matrix!(
-                    x4,
-                    place.staging.add($column / 64 * PANEL + line),
-                    $words,
-                    $index
-                )
-            }};
-        }
-        for_each_16_columns!(lower stage_bf16 along d width;);
-        for_each_16_columns!(upper stage_bf16 along d width;);
-    }
-}
-
-/// In f32, the lower half of the columns or the upper: a panel of 32 columns is 64 lines.
-///
-/// # Safety
-/// As [`stage_rows`].
-#[inline(always)]
-unsafe fn stage_f32(sums: &Accumulators, order: &Order, place: &Place, upper: bool) {
-    // Unknown to the compiler: it would work out all places before the first tile, and keep them.
-    let thread = reg::anew(place.thread);
-    let (row, column) = (accumulator::row(thread, 0), accumulator::column(thread, 0));
-    macro_rules! columns {
-        ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {$(
-            if 16 * $j < order.count {
-                let panel = place.staging.add(16 * $j % HALF / F32_COLUMNS * PANEL);
-                let put = |to: u32, low: f32, high: f32, below: u32| {
-                    let byte = 4 * ((16 * $j + to) % F32_COLUMNS + column);
-                    // SAFETY: this thread's place in a panel.
-                    unsafe { shared::store_2f32(panel.add(in_tile(row + below, byte)), low, high) };
+impl Way {
+    /// Rounded to bf16, rows and columns exchanged: the sums' 64 rows are columns of D.
+    ///
+    /// # Safety
+    /// As [`WayOut::store`].
+    #[inline(always)]
+    unsafe fn rows(&self, sums: &Accumulators, args: &GemmArgs, order: &Order) {
+        let (d, width) = (&sums.0, order.width());
+        let line = self.staging.add(stmatrix::across(self.thread));
+        // SAFETY: every thread of the warpgroup is here; the lines lie in the staging memory.
+        unsafe {
+            free!(self, 0);
+            macro_rules! across {
+                ($column:expr, $words:expr, $index:literal) => {
+                    store_matrix!(x4 trans, line.add($column * 128), $words, $index)
                 };
-                put(0, sums.0[$d0], sums.0[$d1], 0);
-                put(0, sums.0[$d2], sums.0[$d3], 8);
-                put(8, sums.0[$d4], sums.0[$d5], 0);
-                put(8, sums.0[$d6], sums.0[$d7], 8);
             }
-        )*};
+            for_each_16_columns!(lower stage_bf16 across d width;);
+            for_each_16_columns!(upper stage_bf16 across d width;);
+            staged!(self, 0);
+        }
+        let column = order.column + 64 * self.part;
+        if column >= args.n {
+            return;
+        }
+        let whole = order.count / 8;
+        if self.thread == 0 {
+            let mut band = 0;
+            while band < whole {
+                let at = [column as i32, (order.row + 8 * band) as i32];
+                // SAFETY: eight staged lines, and rows of D that are this tile's.
+                unsafe { tma::store_2d(self.map, at, self.staging.add(band * 8 * 128)) };
+                band += 1;
+            }
+            bulk::commit();
+        }
+        // A box would write the rows of the next tile or group besides a group's last ones.
+        let (chunk, row) = (self.thread % 8, 8 * whole + self.thread / 8);
+        if row < order.count && 8 * chunk < args.n - column {
+            let offset = (order.row + row) as u64 * args.d_row_stride + (column + 8 * chunk) as u64;
+            // SAFETY: a staged line, and a row of D that is this tile's.
+            unsafe {
+                let words = shared::load_v4(self.staging.add(in_tile(row, 16 * chunk)));
+                global::store_v4(args.d + 2 * offset, words);
+            }
+        }
     }
-    if upper {
-        for_each_16_columns!(upper columns);
-    } else {
-        for_each_16_columns!(lower columns);
+
+    /// Rounded to bf16, as the sums lie.
+    ///
+    /// # Safety
+    /// As [`WayOut::store`].
+    #[inline(always)]
+    unsafe fn panels(&self, sums: &Accumulators, args: &GemmArgs, order: &Order) {
+        let (d, width) = (&sums.0, order.width());
+        // SAFETY: as in `rows`; a panel of 64 columns is 64 lines.
+        unsafe {
+            free!(self, 1);
+            macro_rules! along {
+                ($column:expr, $words:expr, $index:literal) => {{
+                    let line = stmatrix::along(self.thread, $column % 64);
+                    store_matrix!(
+                        x4,
+                        self.staging.add($column / 64 * PANEL + line),
+                        $words,
+                        $index
+                    )
+                }};
+            }
+            for_each_16_columns!(lower stage_bf16 along d width;);
+            for_each_16_columns!(upper stage_bf16 along d width;);
+            staged!(self, 1);
+            self.copy_panels(args, order);
+        }
+    }
+
+    /// Copies the staged panels of 64 columns. Rows and columns that D doesn't have are left out by the
+    /// copy itself.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup have passed `staged!`.
+    #[inline(always)]
+    unsafe fn copy_panels(&self, args: &GemmArgs, order: &Order) {
+        let row = order.row + 64 * self.part;
+        if self.thread != 0 || row >= args.m {
+            return;
+        }
+        let mut panel = 0;
+        while panel * boxes::PANEL < order.count {
+            let column = order.column + panel * boxes::PANEL;
+            let at = [column as i32, row as i32, order.group as i32];
+            // SAFETY: a staged panel, and elements of D that are this tile's.
+            unsafe { tma::store_3d(self.map, at, self.staging.add(panel * PANEL)) };
+            panel = reg::opaque(panel + 1);
+        }
+        bulk::commit();
     }
 }
