@@ -258,7 +258,7 @@ impl GemmCall {
             }
             Form::Wgrad => u64::from(self.rows.groups)
                 .saturating_mul(tiles(self.m, SIDE))
-                .saturating_mul(tiles(self.n, self.sink.widest())),
+                .saturating_mul(tiles(self.n, MAX_WIDTH)),
         }
     }
 

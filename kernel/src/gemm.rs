@@ -73,10 +73,6 @@ const _: () = assert!(
     CONSUMERS * PANELS * PANEL_BYTES <= (STAGES - STAGES_OF_PANELS) * STAGE + CONSUMERS * STAGING
 );
 
-/// Widest tile of f32: what a consumer's panels have room for.
-pub const MAX_WIDTH_F32: u32 = PANELS * (PANEL_BYTES / 64 / 4);
-const _: () = assert!(MAX_WIDTH_F32 < MAX_WIDTH);
-
 /// Bytes that describe one tile to the warps of a block.
 pub const ORDER: u32 = 32;
 
@@ -140,14 +136,6 @@ impl Sink {
         match self {
             Sink::Bf16 | Sink::AddBf16 => 2,
             Sink::F32 | Sink::AddF32 => 4,
-        }
-    }
-
-    /// The widest tile.
-    pub const fn widest(self) -> u32 {
-        match self {
-            Sink::Bf16 | Sink::AddBf16 => MAX_WIDTH,
-            Sink::F32 | Sink::AddF32 => MAX_WIDTH_F32,
         }
     }
 

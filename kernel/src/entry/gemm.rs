@@ -105,16 +105,11 @@ pub unsafe fn linear<P: Product, E: Engine>(
     d: impl FnOnce() -> TensorMapRef,
     args: &GemmArgs,
 ) {
-    let mut problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
-    let mut stages = STAGES;
-    if let Form::Wgrad = P::FORM {
-        if args.sink != Sink::Bf16 as u32 {
-            stages = STAGES_OF_PANELS;
-        }
-        // Or the compiler makes a kernel for each.
-        stages = reg::opaque(stages);
-        problem.f32 = reg::opaque(problem.f32 as u32) != 0;
-    }
+    let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
+    let stages = match P::FORM {
+        Form::Wgrad if args.sink != Sink::Bf16 as u32 => STAGES_OF_PANELS,
+        _ => STAGES,
+    };
     // SAFETY: the caller's contract.
     unsafe { gemm::<P, E, _>(maps, problem, args, stages, || Linear::<P>::new(args, d())) };
 }

@@ -13,14 +13,13 @@ use crate::{wgmma, wgmma_commit, wgmma_fence, wgmma_settled, wgmma_wait};
 pub struct Wgmma;
 
 /// Runs `$run!(N)` for the N that is `$width`: the instruction takes it as an immediate. An MN-major
-/// side comes in whole panels of 64, and is multiplied in halves of them at the finest.
+/// side comes in whole panels, and is multiplied so.
 macro_rules! with_width {
     ($side:ty, $width:expr, $run:ident) => {
         match $width {
-            width if matches!(<$side>::MAJOR, Major::Mn) => match width.div_ceil(32) {
-                1 | 2 => $run!(64),
-                3 | 4 => $run!(128),
-                5 => $run!(160),
+            width if matches!(<$side>::MAJOR, Major::Mn) => match width.div_ceil(64) {
+                1 => $run!(64),
+                2 => $run!(128),
                 _ => $run!(192),
             },
             16 => $run!(16),

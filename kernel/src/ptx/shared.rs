@@ -101,20 +101,6 @@ pub unsafe fn store_v4(addr: SmemAddr, words: [u32; 4]) {
     };
 }
 
-/// Loads two neighbouring f32.
-///
-/// # Safety
-/// As [`load_u32`], for 8 aligned bytes.
-#[inline(always)]
-pub unsafe fn load_2f32(addr: SmemAddr) -> (f32, f32) {
-    let (low, high): (f32, f32);
-    // SAFETY: the caller's contract.
-    unsafe {
-        asm!("ld.shared.v2.f32 {{{0}, {1}}}, [{2}];", out(reg32) low, out(reg32) high, in(reg32) addr.0, options(nostack))
-    };
-    (low, high)
-}
-
 /// Stores two neighbouring f32.
 ///
 /// # Safety

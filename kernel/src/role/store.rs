@@ -83,8 +83,7 @@ impl<'a, P: Product> Linear<'a, P> {
 impl<P: Product> WayOut for Linear<'_, P> {
     #[inline(always)]
     unsafe fn begin(&mut self, order: &Order, place: Place) {
-        let adds = self.args.sink == Sink::AddBf16 as u32 || self.args.sink == Sink::AddF32 as u32;
-        if matches!(P::FORM, Form::Wgrad) && adds {
+        if matches!(P::FORM, Form::Wgrad) && self.args.sink == Sink::AddBf16 as u32 {
             // SAFETY: the caller's contract.
             unsafe { self.panels.fetch(self.args, self.map, order, &place) };
         }

@@ -11,7 +11,7 @@
 use core::num::NonZeroU32;
 
 use crate::gate_up;
-use crate::gemm::{Form, MAX_WIDTH, MAX_WIDTH_F32, ROW_ALIGN, SIDE, Sink, TILE_K};
+use crate::gemm::{Form, MAX_WIDTH, ROW_ALIGN, SIDE, Sink, TILE_K};
 
 /// Wide tiles that share a part of the fixed side before it moves on.
 ///
@@ -78,8 +78,6 @@ pub struct Problem {
     pub k: u32,
     /// Whether D's old contents count, so that an empty group has nothing to do (wgrad).
     pub adds: bool,
-    /// Whether D is f32: its tiles are narrower.
-    pub f32: bool,
     /// Whether gate's and up's rows share a tile's fixed side (forward).
     pub paired: bool,
 }
@@ -94,8 +92,6 @@ impl Problem {
             n,
             k,
             adds,
-            f32: matches!(form, Form::Wgrad)
-                && (sink == Sink::F32 as u32 || sink == Sink::AddF32 as u32),
             paired: false,
         }
     }
@@ -130,12 +126,7 @@ impl Problem {
 
     /// Tiles along the wide side, for a group with this many rows.
     pub const fn wide_tiles(&self, rows: u32) -> u32 {
-        // Each divisor a constant: no division in the kernel.
-        if self.f32 {
-            self.wide_extent(rows).div_ceil(MAX_WIDTH_F32)
-        } else {
-            self.wide_extent(rows).div_ceil(MAX_WIDTH)
-        }
+        self.wide_extent(rows).div_ceil(MAX_WIDTH)
     }
 
     /// Tiles of a group with this many rows.
@@ -165,7 +156,6 @@ impl Problem {
     const fn unit(&self) -> u32 {
         match self.form {
             Form::Forward | Form::Dgrad => 8,
-            Form::Wgrad if self.f32 => 32,
             Form::Wgrad => 64,
         }
     }
@@ -425,14 +415,13 @@ mod tests {
                 .flatten()
             {
                 let mut covered = 0;
-                let widest = if problem.f32 { MAX_WIDTH_F32 } else { MAX_WIDTH };
-                for _ in 0..wide.div_ceil(widest) {
+                for _ in 0..wide.div_ceil(MAX_WIDTH) {
                     let tile = seen.next().unwrap();
                     assert_eq!(
                         (tile.group, tile.rows, tile.fixed, tile.wide),
                         (group as u32, rows, fixed, covered)
                     );
-                    assert!((1..=widest).contains(&tile.count), "{tile:?}");
+                    assert!((1..=MAX_WIDTH).contains(&tile.count), "{tile:?}");
                     assert!(tile.width() <= MAX_WIDTH && tile.width() >= tile.count);
                     covered += tile.count;
                 }
