@@ -73,6 +73,9 @@ const _: () = assert!(
     CONSUMERS * PANELS * PANEL_BYTES <= (STAGES - STAGES_OF_PANELS) * STAGE + CONSUMERS * STAGING
 );
 
+/// Tiles that wgrad's are worked out ahead.
+pub const DEALS: u32 = 2;
+
 /// Bytes that describe one tile to the warps of a block.
 pub const ORDER: u32 = 32;
 
@@ -199,6 +202,12 @@ pub struct SharedPlan {
     pub clear: u32,
     /// An mbarrier for each consumer, for wgrad: D's old panels have arrived.
     pub old: u32,
+    /// For wgrad, [`DEALS`] tiles ([`ORDER`] bytes each).
+    pub deals: u32,
+    /// As many mbarriers: there is a tile.
+    pub dealt: u32,
+    /// Likewise: the producer has it.
+    pub taken: u32,
     /// `STAGES` times what the producer tells the others of a tile ([`ORDER`] bytes).
     pub orders: u32,
     /// Group table: `first_tile [2][groups + 1]`, `row_start [groups]`, `rows [groups]`, all u32.
@@ -213,11 +222,14 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
     let wide = fixed + STAGE_FIXED;
     let staging = fixed + STAGES * STAGE;
     let orders = staging + CONSUMERS * STAGING;
-    let full = orders + STAGES * ORDER;
+    let deals = orders + STAGES * ORDER;
+    let full = deals + DEALS * ORDER;
     let empty = full + STAGES * 8;
     let clear = empty + STAGES * 8;
     let old = clear + STAGES * 8;
-    let table = old + CONSUMERS * 8;
+    let dealt = old + CONSUMERS * 8;
+    let taken = dealt + DEALS * 8;
+    let table = taken + DEALS * 8;
     SharedPlan {
         fixed,
         wide,
@@ -227,6 +239,9 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
         empty,
         clear,
         old,
+        deals,
+        dealt,
+        taken,
         orders,
         table,
         bytes: table + 4 * (4 * groups + 2),

@@ -3,6 +3,7 @@
 //! ```text
 //! all      group sizes -> table (shared memory)            barrier
 //! producer for each tile, each stage: wait empty -> TMA -> full
+//! dealer   wgrad, each tile: its place -> dealt
 //! relay    wgrad, each stage: wait full -> rows past the group cleared -> clear, empty
 //! consumer for each tile, each stage: wait full -> products -> empty;  sums -> D
 //! ```
@@ -16,12 +17,13 @@ use crate::ptx::tma::TensorMapRef;
 use crate::ptx::{fence, mbarrier, reg, shared};
 use crate::role::activate::Activate;
 use crate::role::clear::clear;
+use crate::role::deal::{Table, deal};
 use crate::role::load::load;
 use crate::role::multiply::multiply;
 use crate::role::product::{GateUp, Maps, Product};
 use crate::role::store::{Linear, WayOut};
 use crate::role::table::{self, SharedTable};
-use crate::role::tickets::Tickets;
+use crate::role::tickets::{Drawn, Tickets};
 use crate::schedule::grouped::{Problem, Tiles};
 use crate::set_max_registers;
 use crate::sync::ring::Ring;
@@ -61,6 +63,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
         unsafe {
             ring.init(P::RELAYED);
             if P::RELAYED {
+                Table::new(base, &plan).init();
                 let mut part = 0;
                 while part < CONSUMERS {
                     mbarrier::init(base.add(plan.old + 8 * part), 1);
@@ -75,13 +78,22 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
 
     let warpgroup = reg::thread_idx() / 128;
     if warpgroup == 0 {
-        // SAFETY: the whole warpgroup; its first thread is the producer, its second warp the relay.
+        // SAFETY: the whole warpgroup; its first thread is the producer, its second warp the relay, a
+        // thread of the third the dealer.
         unsafe {
             set_max_registers!(dec 40);
-            if reg::thread_idx() == 0 {
-                let tiles = Tiles::new(table, problem);
+            let drawn = || {
                 let tickets = Tickets::new(args.tickets, reg::block_idx());
-                load::<P, _>(tiles, tickets, &problem, maps(), ring, base, &plan);
+                Drawn::new(Tiles::new(table, problem), tickets)
+            };
+            if reg::thread_idx() == 0 {
+                if P::RELAYED {
+                    load::<P>(Table::new(base, &plan), &problem, maps(), ring, base, &plan);
+                } else {
+                    load::<P>(drawn(), &problem, maps(), ring, base, &plan);
+                }
+            } else if P::RELAYED && reg::thread_idx() == 64 {
+                deal(drawn(), Table::new(base, &plan));
             } else if P::RELAYED && reg::thread_idx() / 32 == 1 {
                 clear(ring, base, &plan);
             }

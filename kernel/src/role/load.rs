@@ -2,26 +2,32 @@
 
 use super::order::Order;
 use super::product::{Maps, Product};
-use super::tickets::Tickets;
 use crate::gemm::{STAGE, SharedPlan};
 use crate::ptx::shared::SmemAddr;
-use crate::ptx::{reg, tma};
-use crate::schedule::grouped::{GroupTable, Problem, Tiles};
+use crate::ptx::tma;
+use crate::schedule::grouped::{Problem, Tile};
 use crate::sync::ring::{Producer, Ring};
 
-/// Draws tiles until there are no more, orders them and loads their stages.
+/// Where the producer's tiles come from.
+pub trait Source {
+    /// The next one.
+    ///
+    /// # Safety
+    /// One thread of the block calls it, until there is none.
+    unsafe fn next(&mut self) -> Option<Tile>;
+}
+
+/// Orders each tile and loads its stages.
 ///
 /// Waits for: a free stage (`ring.empty`).
 /// Signals: the stage's bytes (`ring.full`), through TMA's own completion.
 ///
 /// # Safety
 /// One thread of the block runs it; the ring is initialised, `base` and `plan` are the
-/// block's, `maps` have the boxes that `P` needs, and `tickets` are the launch's, of as many blocks as
-/// it has.
+/// block's, `maps` have the boxes that `P` needs.
 #[inline(always)]
-pub unsafe fn load<P: Product, T: GroupTable>(
-    mut tiles: Tiles<T>,
-    mut tickets: Tickets,
+pub unsafe fn load<P: Product>(
+    mut source: impl Source,
     problem: &Problem,
     maps: Maps,
     ring: Ring,
@@ -37,23 +43,7 @@ pub unsafe fn load<P: Product, T: GroupTable>(
     }
     let mut stages = Producer::new(ring);
     // SAFETY: the caller's contract.
-    let mut drawn = unsafe { tickets.draw() };
-    loop {
-        let class = tickets.class();
-        if drawn >= tiles.total(class) as u64 {
-            if !tickets.switch() {
-                break;
-            }
-            // SAFETY: as above.
-            drawn = unsafe { tickets.draw() };
-            continue;
-        }
-        let Some(tile) = tiles.get(class, drawn as u32) else {
-            break;
-        };
-        // The next one's number comes while this one is loaded.
-        // SAFETY: as above.
-        drawn = unsafe { tickets.draw() };
+    while let Some(tile) = unsafe { source.next() } {
         let order = Order::new(problem, &tile);
         // A group without rows is written all the same, from a stage that nothing is loaded to.
         let bytes = if order.last == 0 { 0 } else { P::bytes(&tile) };
@@ -77,7 +67,6 @@ pub unsafe fn load<P: Product, T: GroupTable>(
     }
     // SAFETY: as above; nothing is loaded.
     unsafe {
-        tickets.end(reg::grid_dim());
         let slot = stages.acquire();
         Order::END.put(base, plan, slot.stage);
         stages.end(slot);

@@ -3,6 +3,7 @@
 pub mod activate;
 pub mod activation;
 pub mod clear;
+pub mod deal;
 pub mod load;
 pub mod multiply;
 pub mod order;

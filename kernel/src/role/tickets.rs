@@ -7,9 +7,10 @@
 //! Every other block draws tiles of the second class first, so that memory and tensor cores are busy at
 //! the same time.
 
+use super::load::Source;
 use crate::gemm::TICKETS;
-use crate::ptx::atom;
-use crate::schedule::grouped::Class;
+use crate::ptx::{atom, reg};
+use crate::schedule::grouped::{Class, GroupTable, Tile, Tiles};
 
 /// One block's end: one thread.
 pub struct Tickets {
@@ -70,7 +71,7 @@ impl Tickets {
     /// # Safety
     /// The words are the launch's, and every block calls it once.
     #[inline(always)]
-    pub unsafe fn end(self, blocks: u32) {
+    pub unsafe fn end(&self, blocks: u32) {
         let done = Class::ALL.len() as u32;
         // SAFETY: the caller's contract. The others' draws come before they end.
         unsafe {
@@ -80,6 +81,54 @@ impl Tickets {
                     atom::store_release_gpu_u64(self.word(word), 0);
                     word += 1;
                 }
+            }
+        }
+    }
+}
+
+/// The tiles that a block draws.
+pub struct Drawn<T> {
+    tiles: Tiles<T>,
+    tickets: Tickets,
+    /// The next number.
+    drawn: u64,
+}
+
+impl<T: GroupTable> Drawn<T> {
+    /// Draws the first number.
+    ///
+    /// # Safety
+    /// The tickets' words are the launch's.
+    #[inline(always)]
+    pub unsafe fn new(tiles: Tiles<T>, tickets: Tickets) -> Drawn<T> {
+        Drawn {
+            tiles,
+            // SAFETY: the caller's contract.
+            drawn: unsafe { tickets.draw() },
+            tickets,
+        }
+    }
+}
+
+impl<T: GroupTable> Source for Drawn<T> {
+    #[inline(always)]
+    unsafe fn next(&mut self) -> Option<Tile> {
+        loop {
+            let class = self.tickets.class();
+            if self.drawn < self.tiles.total(class) as u64 {
+                let tile = self.tiles.get(class, self.drawn as u32);
+                // The next one's number comes while this one is loaded.
+                // SAFETY: as in `new`.
+                self.drawn = unsafe { self.tickets.draw() };
+                return tile;
+            }
+            // SAFETY: as in `new`; every block ends once.
+            unsafe {
+                if !self.tickets.switch() {
+                    self.tickets.end(reg::grid_dim());
+                    return None;
+                }
+                self.drawn = self.tickets.draw();
             }
         }
     }

@@ -1,0 +1,117 @@
+//! Before wgrad's producer: one thread that works out its next tiles.
+//!
+//! A tile of weight gradients is a few stages long, and finding it takes as long as one or two of them take
+//! to multiply: the producer would load nothing meanwhile.
+
+use super::load::Source;
+use crate::gemm::{DEALS, ORDER, SharedPlan};
+use crate::ptx::mbarrier;
+use crate::ptx::shared::{self, SmemAddr};
+use crate::schedule::grouped::Tile;
+
+/// What the dealer and the producer have between them: tiles in turn, and two mbarriers each.
+#[derive(Clone, Copy)]
+pub struct Table {
+    tiles: SmemAddr,
+    dealt: SmemAddr,
+    taken: SmemAddr,
+    next: u32,
+    parity: u32,
+}
+
+impl Table {
+    /// The block's.
+    pub fn new(base: SmemAddr, plan: &SharedPlan) -> Table {
+        Table {
+            tiles: base.add(plan.deals),
+            dealt: base.add(plan.dealt),
+            taken: base.add(plan.taken),
+            next: 0,
+            parity: 0,
+        }
+    }
+
+    /// Initialises the barriers.
+    ///
+    /// # Safety
+    /// One thread of the block calls it, before anyone uses them; a `fence::mbarrier_init` and a block
+    /// barrier follow.
+    pub unsafe fn init(self) {
+        let mut place = 0;
+        while place < DEALS {
+            // SAFETY: the plan reserves 8 aligned bytes a barrier for them.
+            unsafe {
+                mbarrier::init(self.dealt.add(8 * place), 1);
+                mbarrier::init(self.taken.add(8 * place), 1);
+            }
+            place += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn advance(&mut self) {
+        self.next += 1;
+        if self.next == DEALS {
+            self.next = 0;
+            self.parity ^= 1;
+        }
+    }
+}
+
+/// Deals tiles until there are no more.
+///
+/// Waits for: a free place (`taken`). Signals: a tile (`dealt`).
+///
+/// # Safety
+/// One thread of the block runs it; the barriers are initialised.
+#[inline(always)]
+pub unsafe fn deal(mut source: impl Source, mut table: Table) {
+    loop {
+        // SAFETY: the caller's contract; the place is this thread's until it says that it is dealt. Before
+        // the first round the phase of the opposite parity counts as complete.
+        unsafe {
+            let tile = source.next();
+            let at = table.tiles.add(ORDER * table.next);
+            mbarrier::wait(table.taken.add(8 * table.next), table.parity ^ 1);
+            let (first, second) = match tile {
+                Some(tile) => (
+                    [tile.group, tile.row_start, tile.rows, tile.fixed],
+                    [tile.wide, tile.count, 0, 0],
+                ),
+                // No tile is that narrow.
+                None => ([0; 4], [0; 4]),
+            };
+            shared::store_v4(at, first);
+            shared::store_v4(at.add(16), second);
+            mbarrier::arrive(table.dealt.add(8 * table.next));
+            table.advance();
+            if tile.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+/// The producer's end.
+impl Source for Table {
+    #[inline(always)]
+    unsafe fn next(&mut self) -> Option<Tile> {
+        let at = self.tiles.add(ORDER * self.next);
+        // SAFETY: the barriers are initialised; the place is this thread's until it says that it is free.
+        let ([group, row_start, rows, fixed], [wide, count, _, _]) = unsafe {
+            mbarrier::wait(self.dealt.add(8 * self.next), self.parity);
+            let tile = (shared::load_v4(at), shared::load_v4(at.add(16)));
+            mbarrier::arrive(self.taken.add(8 * self.next));
+            tile
+        };
+        self.advance();
+        (count > 0).then_some(Tile {
+            group,
+            row_start,
+            rows,
+            fixed,
+            wide,
+            count,
+        })
+    }
+}
