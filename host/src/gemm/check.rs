@@ -157,7 +157,9 @@ pub enum GemmError {
         limit: u32,
     },
     /// Calls on too many streams.
-    #[error("grouped GEMM: calls are captured on {limit} streams already; make another GroupedGemm")]
+    #[error(
+        "grouped GEMM: calls are captured on {limit} streams already; make another GroupedGemm"
+    )]
     Streams {
         /// Most streams.
         limit: u32,

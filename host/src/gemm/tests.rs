@@ -550,7 +550,9 @@ fn matrices_fit_their_buffers() {
 
 #[test]
 fn arguments_are_filled_in() {
-    let args = call(Form::Wgrad).with_sink(Sink::AddF32).args(DevicePtr::from_raw(0x80));
+    let args = call(Form::Wgrad)
+        .with_sink(Sink::AddF32)
+        .args(DevicePtr::from_raw(0x80));
     assert_eq!(
         (args.m, args.n, args.groups, args.capacity),
         (192, 256, 3, 512)

@@ -65,7 +65,11 @@ impl Tickets {
     ///
     /// # Errors
     /// [`GemmError::Streams`] if that leaves no room; the launch's own.
-    pub fn with<R>(&self, stream: &Stream, launch: impl FnOnce(DevicePtr) -> Result<R>) -> Result<R> {
+    pub fn with<R>(
+        &self,
+        stream: &Stream,
+        launch: impl FnOnce(DevicePtr) -> Result<R>,
+    ) -> Result<R> {
         let user = User {
             stream: stream.handle(),
             thread: (stream.handle() == PER_THREAD).then(|| thread::current().id()),
@@ -126,7 +130,10 @@ mod tests {
         // One more: the others are forgotten, and each gets words again.
         let more = device.stream().unwrap();
         assert!(words.contains(&of(&tickets, &more).unwrap()));
-        assert_ne!(of(&tickets, &streams[0]).unwrap(), of(&tickets, &more).unwrap());
+        assert_ne!(
+            of(&tickets, &streams[0]).unwrap(),
+            of(&tickets, &more).unwrap()
+        );
     }
 
     #[test]
@@ -156,7 +163,10 @@ mod tests {
             stream.end_capture().unwrap();
         }
         assert!(
-            matches!(refused, Some(Error::Gemm(GemmError::Streams { limit: 256 }))),
+            matches!(
+                refused,
+                Some(Error::Gemm(GemmError::Streams { limit: 256 }))
+            ),
             "{refused:?}"
         );
     }

@@ -119,7 +119,8 @@ pub unsafe fn linear<P: Product, E: Engine>(
 ) {
     let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
     let stages = match P::FORM {
-        Form::Wgrad if args.sink != Sink::Bf16 as u32 => STAGES_OF_PANELS,
+        // Unknown to the compiler: it would make a kernel for each.
+        Form::Wgrad if args.sink != Sink::Bf16 as u32 => reg::opaque(STAGES_OF_PANELS),
         _ => STAGES,
     };
     // SAFETY: the caller's contract.

@@ -57,7 +57,11 @@ impl Engine for WarpMma {
             // return. But the operands were read by all lanes, and a few let go of the stage for the
             // warp: their release orders the others' reads only if they come before a barrier.
             unsafe {
-                let stage = if last { ring.acquire_clear() } else { ring.acquire() };
+                let stage = if last {
+                    ring.acquire_clear()
+                } else {
+                    ring.acquire()
+                };
                 stage_products::<A, B>(
                     sums,
                     Tile::at(chunk.a.add(stage * STAGE)),

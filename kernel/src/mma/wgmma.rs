@@ -59,7 +59,11 @@ impl Engine for Wgmma {
         let d = &mut sums.0;
         // SAFETY: the trait's contract.
         unsafe {
-            let stage = if tail == 0 { ring.acquire() } else { ring.acquire_clear() } * STAGE;
+            let stage = if tail == 0 {
+                ring.acquire()
+            } else {
+                ring.acquire_clear()
+            } * STAGE;
             let a = advance(Tile::<A>::at(chunk.a).descriptor(), stage);
             let b = advance(Tile::<B>::at(chunk.b).descriptor(), stage);
             macro_rules! k_step {

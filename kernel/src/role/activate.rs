@@ -66,7 +66,8 @@ impl WayOut for Activate<'_> {
             named_sync!(BARRIER + part, 128u32, 0, "staged");
         }
         // Four threads a row, eight columns each.
-        let thread = crate::ptx::reg::anew(thread); let chunk = thread % 4;
+        let thread = crate::ptx::reg::anew(thread);
+        let chunk = thread % 4;
         let column = order.column + APART * part + 8 * chunk;
         if column >= args.gemm.n {
             return;

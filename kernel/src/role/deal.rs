@@ -5,8 +5,8 @@
 
 use super::load::Source;
 use crate::gemm::{DEALS, ORDER, SharedPlan};
-use crate::ptx::mbarrier;
 use crate::ptx::shared::{self, SmemAddr};
+use crate::ptx::{mbarrier, reg};
 use crate::schedule::grouped::Tile;
 
 /// What the dealer and the producer have between them: tiles in turn, and two mbarriers each.
@@ -50,7 +50,7 @@ impl Table {
 
     #[inline(always)]
     fn advance(&mut self) {
-        self.next += 1;
+        self.next = reg::opaque(self.next + 1);
         if self.next == DEALS {
             self.next = 0;
             self.parity ^= 1;

@@ -48,7 +48,14 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
         let fresh = left == 0;
         // Only to start with: what has to outlast the way out is read again, not kept in registers.
         // SAFETY: a tile or the end of the work starts in the next stage.
-        let next = if fresh { unsafe { Order::get(base, plan, stages.peek()) } } else { Order { depth: left, ..order } };
+        let next = if fresh {
+            unsafe { Order::get(base, plan, stages.peek()) }
+        } else {
+            Order {
+                depth: left,
+                ..order
+            }
+        };
         let chunk = Chunk {
             a: base.add(plan.fixed + part * PANEL),
             b: base.add(plan.wide),

@@ -4,8 +4,8 @@
 use crate::gate_up;
 use crate::gemm::{CONSUMERS, Form, STAGE_FIXED, TILE_K, boxes};
 use crate::mma::tile::{KMajor, MnMajor, Operand, PANEL};
-use crate::ptx::shared::SmemAddr;
 use crate::ptx::reg;
+use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma::{self, TensorMapRef};
 use crate::schedule::grouped::Tile;
 

@@ -30,7 +30,8 @@ impl SharedTable {
 
     #[inline(always)]
     fn first_tile_at(&self, class: Class, group: u32) -> SmemAddr {
-        self.first_tile.add(4 * (class as u32 * (self.groups + 1) + group))
+        self.first_tile
+            .add(4 * (class as u32 * (self.groups + 1) + group))
     }
 
     /// Writes the number of tiles before a group: of few rows in the upper half of `tiles`, of many in

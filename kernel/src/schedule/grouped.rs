@@ -267,8 +267,8 @@ impl<T: GroupTable> Tiles<T> {
     fn group_of(&self, class: Class, number: u32) -> u32 {
         const NEAR: u32 = 4;
         let groups = self.table.groups();
-        let known = class as u32 == self.class as u32
-            && self.table.first_tile(class, self.group) <= number;
+        let known =
+            class as u32 == self.class as u32 && self.table.first_tile(class, self.group) <= number;
         let start = if known { self.group } else { 0 };
         let (mut low, mut high) = (start, start + 1);
         while high < groups && self.table.first_tile(class, high) <= number {
@@ -391,12 +391,19 @@ mod tests {
             for first in 0..step {
                 let mut tiles = Tiles::new(&table, problem);
                 let total = tiles.total(class);
-                seen.extend((first..total).step_by(step as usize).map(|n| tiles.get(class, n).unwrap()));
+                seen.extend(
+                    (first..total)
+                        .step_by(step as usize)
+                        .map(|n| tiles.get(class, n).unwrap()),
+                );
                 assert_eq!(tiles.get(class, total), None);
                 assert_eq!(tiles.get(class, u32::MAX), None);
             }
         }
-        assert!(seen.iter().all(|tile| tile.rows == rows[tile.group as usize]));
+        assert!(
+            seen.iter()
+                .all(|tile| tile.rows == rows[tile.group as usize])
+        );
         seen.sort_by_key(|tile| (tile.group, tile.fixed, tile.wide));
         let mut seen = seen.into_iter();
         for (group, &rows) in rows.iter().enumerate() {
