@@ -33,7 +33,7 @@ const DIMS: [char; 3] = ['x', 'y', 'z'];
 ///
 /// let spec = KernelSpec::new("scale", 256).with_params(&[Param::Bytes(8), Param::Bytes(4)]);
 /// assert_eq!(spec.threads, [256, 1, 1]);
-/// assert_eq!(KernelSpec::from(mok_kernel::gemm::Form::Forward.spec()).params.len(), 4);
+/// assert_eq!(KernelSpec::from(mok_kernel::gemm::Form::Wgrad.spec()).params.len(), 4);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelSpec {

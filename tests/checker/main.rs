@@ -48,8 +48,9 @@ const CASES: [Case; 10] = [
     case(Form::Wgrad, Sink::AddF32, 0),
     case(Form::Wgrad, Sink::AddBf16, 0),
     GATE_AND_UP,
+    // Fewer stages than the ring has, or its barriers order what the way out has to.
     Case {
-        depth: 256,
+        depth: 64,
         ..GATE_AND_UP
     },
 ];

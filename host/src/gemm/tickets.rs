@@ -45,6 +45,9 @@ impl Tickets {
     /// Streams that there is room for at a time.
     pub const STREAMS: u32 = 256;
 
+    /// Device memory that they take.
+    pub const BYTES: u64 = (Tickets::STREAMS * TICKETS) as u64 * size_of::<u64>() as u64;
+
     /// Words that nothing has been drawn from.
     pub fn new(device: &Device) -> Result<Tickets> {
         Ok(Tickets {

@@ -9,6 +9,7 @@ use mok_kernel::route::{
 use mok_kernel::symmetric::SymmetricPlan;
 
 use super::error::LayerError;
+use crate::gemm::Tickets;
 
 /// Sizes of rows are multiples of this.
 const GRAIN: u32 = 64;
@@ -259,7 +260,7 @@ impl MoeConfig {
         };
         Ok(LayerMemory {
             symmetric,
-            workspace: own + parts.workspace(),
+            workspace: own + parts.workspace() + Tickets::BYTES,
             schedule: parts.schedule(),
         })
     }

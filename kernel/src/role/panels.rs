@@ -168,7 +168,7 @@ impl Panels {
         };
         macro_rules! columns {
             ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {$(
-                if 16 * $j < order.count {
+                if 16 * $j < reg::anew(order.count) {
                     add(16 * $j, sums.0[$d0], sums.0[$d1], 0);
                     add(16 * $j, sums.0[$d2], sums.0[$d3], 8);
                     add(16 * $j + 8, sums.0[$d4], sums.0[$d5], 0);

@@ -7,9 +7,7 @@
 //! waiting for it. All walk the stages in the same order, and a position in
 //! that walk fixes stage and parity, so neither is ever passed around on its own.
 
-use crate::gemm::CONSUMERS;
-#[cfg(doc)]
-use crate::gemm::STAGES;
+use crate::gemm::{CONSUMERS, STAGES};
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::{mbarrier, reg};
 
@@ -52,7 +50,8 @@ impl Ring {
     /// `fence::mbarrier_init` and a block barrier follow.
     pub unsafe fn init(self, relayed: bool) {
         let mut stage = 0;
-        while stage < self.stages {
+        // All that there is room for: a loop of known length.
+        while stage < STAGES {
             // SAFETY: the plan reserves 8 aligned bytes a barrier for them.
             unsafe {
                 mbarrier::init(self.full.add(8 * stage), 1);
