@@ -16,7 +16,7 @@ fn arms(entry: Entry) -> usize {
 }
 
 /// What can be deleted from a kernel with nothing found, and why.
-const REDUNDANT: [(&str, &str); 3] = [
+const REDUNDANT: [(&str, &str); 4] = [
     (
         "fence.mbarrier_init.release.cluster",
         "a cluster is one block here, and `bar.sync` orders the initialisation for its threads",
@@ -24,6 +24,10 @@ const REDUNDANT: [(&str, &str); 3] = [
     (
         "wgmma.fence.sync.aligned; // @collective kernel/src/mma/wgmma.rs ?.fence",
         "nothing has touched the sums since the chunk's first fence; ptxas wants one in each stage",
+    ),
+    (
+        "wgmma.fence.sync.aligned; // @collective kernel/src/mma/wgmma.rs ?.tail_fence",
+        "likewise",
     ),
     (
         "wgmma.wait_group.sync.aligned 0; // @collective kernel/src/mma/wgmma.rs ?settle",
@@ -53,7 +57,12 @@ const REDUNDANT_EARLY: [(&str, &str); 1] = [(
 /// Of the lines with this text, how many can be deleted, and why. The others can't.
 fn spared(entry: Entry) -> &'static [(&'static str, usize, &'static str)] {
     match entry {
-        Entry::Plain(Form::Wgrad) => &[],
+        Entry::Plain(Form::Wgrad) => &[(
+            "try_wait",
+            3,
+            "full, before clear: needed where the relay is a round behind, as in gemm's groups of 300 \
+             rows and none",
+        )],
         _ => &[("mbarrier.init", 4, "without a relay nobody uses them")],
     }
 }
