@@ -47,8 +47,8 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
     loop {
         let fresh = left == 0;
         // Only to start with: what has to outlast the way out is read again, not kept in registers.
-        // SAFETY: a tile or the end of the work starts in the next stage.
         let next = if fresh {
+            // SAFETY: a tile or the end of the work starts in the next stage.
             unsafe { Order::get(base, plan, stages.peek()) }
         } else {
             Order {
