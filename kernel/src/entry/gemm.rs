@@ -17,7 +17,7 @@ use crate::ptx::tma::TensorMapRef;
 use crate::ptx::{fence, mbarrier, reg, shared};
 use crate::role::activate::Activate;
 use crate::role::clear::clear;
-use crate::role::deal::{Table, deal};
+use crate::role::deal::{Deals, deal};
 use crate::role::load::load;
 use crate::role::multiply::multiply;
 use crate::role::product::{GateUp, Maps, Product};
@@ -39,7 +39,7 @@ pub struct TensorMapParam(pub [u64; 16]);
 /// # Safety
 /// All threads of the block run it, launched as the entry's spec says with
 /// `shared_plan(args.groups)` bytes of dynamic shared memory; `args`, `maps` and `way` describe
-/// valid memory, and `way` uses none of the stages' memory.
+/// valid memory, and `way` uses none of the stages' memory. Each role makes what it alone uses.
 #[inline(always)]
 pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
     maps: impl FnOnce() -> Maps,
@@ -63,7 +63,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
         unsafe {
             ring.init(P::RELAYED);
             if P::RELAYED {
-                Table::new(base, &plan).init();
+                Deals::new(base, &plan).init();
                 let mut part = 0;
                 while part < CONSUMERS {
                     mbarrier::init(base.add(plan.old + 8 * part), 1);
@@ -88,12 +88,12 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
             };
             if reg::thread_idx() == 0 {
                 if P::RELAYED {
-                    load::<P>(Table::new(base, &plan), &problem, maps(), ring, base, &plan);
+                    load::<P>(Deals::new(base, &plan), &problem, maps(), ring, base, &plan);
                 } else {
                     load::<P>(drawn(), &problem, maps(), ring, base, &plan);
                 }
             } else if P::RELAYED && reg::thread_idx() == 64 {
-                deal(drawn(), Table::new(base, &plan));
+                deal(drawn(), Deals::new(base, &plan));
             } else if P::RELAYED && reg::thread_idx() / 32 == 1 {
                 clear(ring, base, &plan);
             }

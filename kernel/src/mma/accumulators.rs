@@ -70,7 +70,8 @@ impl Accumulators {
         for_each_16_columns!(columns);
     }
 
-    /// Takes the sums of a first chunk, which are settled.
+    /// Takes the sums of a first chunk, which are settled. By additions: copies would let the compiler
+    /// have both in the same registers, and the next chunk spills.
     #[inline(always)]
     pub fn take(&mut self, chunk: &Accumulators) {
         let zero = crate::ptx::reg::anew(0);

@@ -32,7 +32,7 @@ pub struct Chunk {
 /// One warpgroup runs an engine; its threads hold the sums as [`Accumulators`] says.
 pub trait Engine {
     /// Whether [`start`](Engine::start) takes a stage.
-    const STARTS: bool;
+    const STARTS: bool = false;
 
     /// Begins a chunk with the ring's next stage, of which `tail` steps count, like a chunk's
     /// [`tail`](Chunk::tail), or all if it is 0. Until
@@ -42,12 +42,15 @@ pub trait Engine {
     /// # Safety
     /// All four warps of the warpgroup reach the same call; the producer fills the stage. Nothing
     /// touches the sums until `multiply`, which follows for the same chunk.
+    #[inline(always)]
     unsafe fn start<A: Operand, B: Operand>(
         sums: &mut Accumulators,
         chunk: Chunk,
         tail: u32,
         ring: &mut Consumer,
-    );
+    ) {
+        let _ = (sums, chunk, tail, ring);
+    }
 
     /// `sums = A B` over what has been started and `chunk`'s stages, which are let go of as their
     /// products are done. Sums past the chunk's width stay as they are.
@@ -64,7 +67,10 @@ pub trait Engine {
     ///
     /// # Safety
     /// All four warps of the warpgroup reach the same call.
-    unsafe fn settle(sums: &mut Accumulators);
+    #[inline(always)]
+    unsafe fn settle(sums: &mut Accumulators) {
+        let _ = sums;
+    }
 }
 
 /// The engine of the architecture that this crate is compiled for.

@@ -27,21 +27,6 @@ macro_rules! load_blocks {
 }
 
 impl Engine for WarpMma {
-    /// Its products are done when they return.
-    const STARTS: bool = false;
-
-    #[inline(always)]
-    unsafe fn start<A: Operand, B: Operand>(
-        _sums: &mut Accumulators,
-        _chunk: Chunk,
-        _tail: u32,
-        _ring: &mut Consumer,
-    ) {
-    }
-
-    #[inline(always)]
-    unsafe fn settle(_sums: &mut Accumulators) {}
-
     #[inline(always)]
     unsafe fn multiply<A: Operand, B: Operand>(
         sums: &mut Accumulators,

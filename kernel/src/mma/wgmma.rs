@@ -116,7 +116,8 @@ impl Engine for Wgmma {
         }
     }
 
-    /// The products of a stage are settled when the next one's have started; then it is let go.
+    /// A fence in each stage, though nothing has touched the sums since the first: without it ptxas
+    /// puts one in and tells so. The products of a stage are settled when the next one's have started; then it is let go.
     ///
     /// The width is decided outside of the loop: a stage's instructions must be issued while the
     /// stage before is multiplied, in some 300 clocks.

@@ -78,6 +78,9 @@ pub fn opaque(value: u32) -> u32 {
 }
 
 /// [`opaque`], each time anew: what is worked out from it isn't kept in registers meanwhile.
+///
+/// The products' kernels have both where nothing else explains them: ptxas then finds registers for products
+/// in flight (docs/gemm.md, "The way out").
 #[inline(always)]
 pub fn anew(value: u32) -> u32 {
     let same: u32;

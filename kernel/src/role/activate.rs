@@ -13,7 +13,7 @@ use crate::layout::fragment::stmatrix;
 use crate::layout::swizzle::in_half_rows;
 use crate::mma::accumulators::Accumulators;
 use crate::ptx::cvt::pack_bf16;
-use crate::ptx::{global, shared};
+use crate::ptx::{global, reg, shared};
 use crate::{for_each_16_columns, named_sync, store_matrix};
 
 /// Bytes of all rows of one matrix in a consumer's staging memory.
@@ -66,13 +66,13 @@ impl WayOut for Activate<'_> {
             named_sync!(BARRIER + part, 128u32, 0, "staged");
         }
         // Four threads a row, eight columns each.
-        let thread = crate::ptx::reg::anew(thread);
+        let thread = reg::anew(thread);
         let chunk = thread % 4;
         let column = order.column + APART * part + 8 * chunk;
         if column >= args.gemm.n {
             return;
         }
-        let limit = f32::from_bits(crate::ptx::reg::anew(args.limit));
+        let limit = f32::from_bits(reg::anew(args.limit));
         let (gate_at, up_at) = if args.up_first == 0 {
             (staging, staging.add(MATRIX))
         } else {
@@ -94,7 +94,7 @@ impl WayOut for Activate<'_> {
                     put(args.up, args.up_row_stride, at, up);
                 }
             }
-            row = crate::ptx::reg::opaque(row + 32);
+            row = reg::opaque(row + 32);
         }
     }
 }

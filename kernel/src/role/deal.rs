@@ -11,7 +11,7 @@ use crate::schedule::grouped::Tile;
 
 /// What the dealer and the producer have between them: tiles in turn, and two mbarriers each.
 #[derive(Clone, Copy)]
-pub struct Table {
+pub struct Deals {
     tiles: SmemAddr,
     dealt: SmemAddr,
     taken: SmemAddr,
@@ -19,10 +19,10 @@ pub struct Table {
     parity: u32,
 }
 
-impl Table {
+impl Deals {
     /// The block's.
-    pub fn new(base: SmemAddr, plan: &SharedPlan) -> Table {
-        Table {
+    pub fn new(base: SmemAddr, plan: &SharedPlan) -> Deals {
+        Deals {
             tiles: base.add(plan.deals),
             dealt: base.add(plan.dealt),
             taken: base.add(plan.taken),
@@ -65,14 +65,14 @@ impl Table {
 /// # Safety
 /// One thread of the block runs it; the barriers are initialised.
 #[inline(always)]
-pub unsafe fn deal(mut source: impl Source, mut table: Table) {
+pub unsafe fn deal(mut source: impl Source, mut deals: Deals) {
     loop {
         // SAFETY: the caller's contract; the place is this thread's until it says that it is dealt. Before
         // the first round the phase of the opposite parity counts as complete.
         unsafe {
             let tile = source.next();
-            let at = table.tiles.add(ORDER * table.next);
-            mbarrier::wait(table.taken.add(8 * table.next), table.parity ^ 1);
+            let at = deals.tiles.add(ORDER * deals.next);
+            mbarrier::wait(deals.taken.add(8 * deals.next), deals.parity ^ 1);
             let (first, second) = match tile {
                 Some(tile) => (
                     [tile.group, tile.row_start, tile.rows, tile.fixed],
@@ -83,8 +83,8 @@ pub unsafe fn deal(mut source: impl Source, mut table: Table) {
             };
             shared::store_v4(at, first);
             shared::store_v4(at.add(16), second);
-            mbarrier::arrive(table.dealt.add(8 * table.next));
-            table.advance();
+            mbarrier::arrive(deals.dealt.add(8 * deals.next));
+            deals.advance();
             if tile.is_none() {
                 return;
             }
@@ -93,7 +93,7 @@ pub unsafe fn deal(mut source: impl Source, mut table: Table) {
 }
 
 /// The producer's end.
-impl Source for Table {
+impl Source for Deals {
     #[inline(always)]
     unsafe fn next(&mut self) -> Option<Tile> {
         let at = self.tiles.add(ORDER * self.next);
