@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let package = Package {
         name: "mok-probes",
         features: &["entries"],
-        entries: mok_probes::spec::ALL,
+        entries: |_| mok_probes::spec::ALL,
         stem: "mok_probes",
     };
     let built = compile::package(&workspace, &tools, &package, &[Arch::Sm90a], &mut Silent)?;

@@ -2,6 +2,8 @@
 
 pub use mok_emu::machine::Completion;
 
+use mok_kernel::arch::Arch;
+
 /// What an emulated GPU is like.
 ///
 /// One seed fixes one interleaving of warps and asynchronous work, so a failure can be replayed.
@@ -13,6 +15,8 @@ pub use mok_emu::machine::Completion;
 /// ```
 #[derive(Clone, Debug)]
 pub struct EmulatorConfig {
+    /// What it is, and which of the shipped kernels it runs.
+    pub arch: Arch,
     /// Streaming multiprocessors.
     pub sms: u32,
     /// Fixes the interleaving.
@@ -32,6 +36,7 @@ pub struct EmulatorConfig {
 impl Default for EmulatorConfig {
     fn default() -> EmulatorConfig {
         EmulatorConfig {
+            arch: Arch::Sm90a,
             sms: 4,
             seed: 0,
             completion: Completion::Random,

@@ -14,12 +14,13 @@
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use mok_kernel::gate_up::GATE_UP;
+use mok_kernel::arch::Arch;
 pub use mok_kernel::gemm::{Form, MAX_GROUPS, Sink};
-use mok_kernel::gemm::{GemmArgs, MAX_WIDTH, ROW_ALIGN, SIDE, boxes, shared_plan};
+use mok_kernel::gemm::{GemmArgs, MAX_WIDTH, ROW_ALIGN, SIDE, boxes, shared_bytes};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::launch::Launch;
 use crate::memory::{Buffer, DevicePtr, Slice};
 use crate::module::{Kernel, Module};
 use crate::stream::Stream;
@@ -441,6 +442,8 @@ pub struct GroupedGemm {
     device: Device,
     kernels: [Kernel; 3],
     gate_up: Kernel,
+    /// What the kernels are for.
+    arch: Arch,
     sms: u32,
     tickets: Arc<Tickets>,
 }
@@ -453,6 +456,7 @@ impl GroupedGemm {
             device: device.clone(),
             kernels: Form::ALL.map(|form| kernels.gemm(form).clone()),
             gate_up: kernels.gate_up().clone(),
+            arch: device.arch()?,
             sms: device.sm_count(),
             tickets: Arc::new(Tickets::new(device)?),
         })
@@ -466,18 +470,20 @@ impl GroupedGemm {
                 what: "module",
             });
         }
-        let [forward, dgrad, wgrad] = Form::ALL.map(|form| module.kernel(form.spec()));
+        let arch = device.arch()?;
+        let [forward, dgrad, wgrad] = Form::ALL.map(|form| module.kernel(form.spec(arch)));
         let kernels = [forward?, dgrad?, wgrad?];
         Ok(GroupedGemm {
             device: device.clone(),
             kernels,
-            gate_up: module.kernel(&GATE_UP)?,
+            gate_up: module.kernel(mok_kernel::gate_up::spec(arch))?,
+            arch,
             sms: device.sm_count(),
             tickets: Arc::new(Tickets::new(device)?),
         })
     }
 
-    /// At most this many blocks; results don't depend on it.
+    /// At most this many blocks, but for one cluster; results don't depend on it.
     pub fn with_sms(mut self, sms: u32) -> Result<GroupedGemm> {
         let limit = self.device.limits().max_grid[0];
         if sms == 0 || sms > limit {
@@ -485,6 +491,14 @@ impl GroupedGemm {
         }
         self.sms = sms;
         Ok(self)
+    }
+
+    /// A launch of so many blocks, in whole clusters.
+    fn launch<'k>(&self, kernel: &'k Kernel, blocks: u32, rows: &GroupRows) -> Launch<'k> {
+        kernel
+            .launch()
+            .grid([kernel.spec().whole_clusters(blocks), 1, 1])
+            .shared(shared_bytes(self.arch, rows.groups))
     }
 
     /// Checks a call and enqueues it. Launches nothing if there is nothing to do.
@@ -500,10 +514,7 @@ impl GroupedGemm {
         if grid == 0 {
             return Ok(());
         }
-        let mut launch = self.kernels[call.form as usize]
-            .launch()
-            .grid([grid, 1, 1])
-            .shared(shared_plan(call.rows.groups).bytes);
+        let mut launch = self.launch(&self.kernels[call.form as usize], grid, &call.rows);
         for map in call.tensor_maps() {
             launch = launch.map(&self.device.tensor_map(&map)?);
         }

@@ -1,7 +1,7 @@
 //! The kernels that ship with this crate.
 
 use mok_kernel::arch::Arch;
-use mok_kernel::gate_up::GATE_UP;
+use mok_kernel::gate_up;
 use mok_kernel::gemm::Form;
 use mok_kernel::unfused;
 
@@ -86,10 +86,10 @@ impl Kernels {
         let arch = device.arch()?;
         let code = embedded(arch).ok_or(Error::NotEmbedded { arch: arch.name() })?;
         let module = Module::load(device, code.cubin, Some(code.ptx))?;
-        let [forward, dgrad, wgrad] = Form::ALL.map(|form| module.shipped_kernel(form.spec()));
+        let [forward, dgrad, wgrad] = Form::ALL.map(|form| module.shipped_kernel(form.spec(arch)));
         Ok(Kernels {
             gemm: [forward?, dgrad?, wgrad?],
-            gate_up: module.shipped_kernel(&GATE_UP)?,
+            gate_up: module.shipped_kernel(gate_up::spec(arch))?,
             layer: LayerKernels::of(&module)?,
             module,
         })

@@ -33,7 +33,7 @@ const DIMS: [char; 3] = ['x', 'y', 'z'];
 ///
 /// let spec = KernelSpec::new("scale", 256).with_params(&[Param::Bytes(8), Param::Bytes(4)]);
 /// assert_eq!(spec.threads, [256, 1, 1]);
-/// assert_eq!(KernelSpec::from(mok_kernel::gemm::Form::Wgrad.spec()).params.len(), 4);
+/// assert_eq!(KernelSpec::from(mok_kernel::gemm::Form::Wgrad.spec(mok::Arch::Sm90a)).params.len(), 4);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelSpec {
@@ -77,6 +77,21 @@ impl KernelSpec {
     pub fn with_cluster(mut self, cluster: u32) -> Self {
         self.cluster = cluster;
         self
+    }
+
+    /// So many blocks along x as whole clusters make, at most `blocks`, and one cluster at least.
+    ///
+    /// ```
+    /// let spec = mok::launch::KernelSpec::new("scale", 256).with_cluster(2);
+    /// assert_eq!([1, 7, 8].map(|blocks| spec.whole_clusters(blocks)), [2, 6, 8]);
+    /// ```
+    pub fn whole_clusters(&self, blocks: u32) -> u32 {
+        match self.cluster {
+            // No launch passes its check.
+            0 => blocks,
+            cluster => blocks / cluster * cluster.max(1),
+        }
+        .max(self.cluster)
     }
 
     /// The most dynamic shared memory any launch uses, in bytes.

@@ -43,6 +43,14 @@ impl Arch {
         }
     }
 
+    /// Whether pairs of blocks multiply together (`tcgen05`): [`gemm::pair`](crate::gemm::pair).
+    pub const fn pairs(self) -> bool {
+        match self {
+            Arch::Sm90a => false,
+            Arch::Sm100a | Arch::Sm103a => true,
+        }
+    }
+
     /// The architecture with this name.
     pub fn from_name(name: &str) -> Option<Arch> {
         Arch::ALL.into_iter().find(|arch| arch.name() == name)

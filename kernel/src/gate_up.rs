@@ -20,7 +20,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::gemm::{CONSUMERS, GemmArgs, MAX_GROUPS, SIDE, THREADS, TILE_K, shared_plan};
+use crate::arch::Arch;
+use crate::gemm::{CONSUMERS, GemmArgs, MAX_GROUPS, SIDE, THREADS, TILE_K, pair, shared_plan};
 use crate::launch::{LaunchSpec, Param};
 
 /// Rows of one weight that stand together.
@@ -70,3 +71,11 @@ pub static GATE_UP: LaunchSpec = LaunchSpec {
     ],
     max_shared: shared_plan(MAX_GROUPS).bytes,
 };
+
+/// `mok_gate_up` where pairs of blocks multiply together.
+pub static GATE_UP_PAIR: LaunchSpec = pair::of(&GATE_UP);
+
+/// Launch spec of the entry.
+pub const fn spec(arch: Arch) -> &'static LaunchSpec {
+    if arch.pairs() { &GATE_UP_PAIR } else { &GATE_UP }
+}

@@ -29,7 +29,10 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::arch::Arch;
 use crate::launch::{LaunchSpec, MAX_SHARED, Param};
+
+pub mod pair;
 
 /// Every group starts at a multiple of this many rows.
 pub const ROW_ALIGN: u32 = 128;
@@ -98,11 +101,14 @@ impl Form {
     pub const ALL: [Form; 3] = [Form::Forward, Form::Dgrad, Form::Wgrad];
 
     /// Launch spec of the form's entry.
-    pub const fn spec(self) -> &'static LaunchSpec {
-        match self {
-            Form::Forward => &FORWARD,
-            Form::Dgrad => &DGRAD,
-            Form::Wgrad => &WGRAD,
+    pub const fn spec(self, arch: Arch) -> &'static LaunchSpec {
+        match (self, arch.pairs()) {
+            (Form::Forward, false) => &FORWARD,
+            (Form::Dgrad, false) => &DGRAD,
+            (Form::Wgrad, false) => &WGRAD,
+            (Form::Forward, true) => &pair::FORWARD,
+            (Form::Dgrad, true) => &pair::DGRAD,
+            (Form::Wgrad, true) => &pair::WGRAD,
         }
     }
 
@@ -245,6 +251,15 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
         orders,
         table,
         bytes: table + 4 * (4 * groups + 2),
+    }
+}
+
+/// Bytes of dynamic shared memory that a launch for this many groups takes.
+pub const fn shared_bytes(arch: Arch, groups: u32) -> u32 {
+    if arch.pairs() {
+        pair::shared_plan(groups).bytes
+    } else {
+        shared_plan(groups).bytes
     }
 }
 

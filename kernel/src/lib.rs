@@ -35,24 +35,50 @@ pub mod role;
 #[cfg(any(target_arch = "nvptx64", doc))]
 pub mod sync;
 
-/// The launch specs of every entry in the shipped PTX.
-pub static ENTRIES: &[&launch::LaunchSpec] = &[
+/// The launch specs of every entry in the shipped PTX of an architecture.
+pub fn entries(arch: arch::Arch) -> &'static [&'static launch::LaunchSpec] {
+    if arch.pairs() {
+        &OF_PAIRS
+    } else {
+        &OF_BLOCKS
+    }
+}
+
+static OF_BLOCKS: [&launch::LaunchSpec; 15] = with_products([
     &gemm::FORWARD,
     &gemm::DGRAD,
     &gemm::WGRAD,
     &gate_up::GATE_UP,
-    &unfused::PUBLISH,
-    &unfused::SIGNAL,
-    &unfused::ABORT,
-    &unfused::COUNT,
-    &unfused::PLACE,
-    &unfused::SCATTER,
-    &unfused::DISPATCH,
-    &unfused::COMBINE,
-    &unfused::PERMUTE,
-    &unfused::SWIGLU,
-    &unfused::WEIGH,
-];
+]);
+
+static OF_PAIRS: [&launch::LaunchSpec; 15] = with_products([
+    &gemm::pair::FORWARD,
+    &gemm::pair::DGRAD,
+    &gemm::pair::WGRAD,
+    &gate_up::GATE_UP_PAIR,
+]);
+
+const fn with_products(
+    [forward, dgrad, wgrad, gate_up]: [&'static launch::LaunchSpec; 4],
+) -> [&'static launch::LaunchSpec; 15] {
+    [
+        forward,
+        dgrad,
+        wgrad,
+        gate_up,
+        &unfused::PUBLISH,
+        &unfused::SIGNAL,
+        &unfused::ABORT,
+        &unfused::COUNT,
+        &unfused::PLACE,
+        &unfused::SCATTER,
+        &unfused::DISPATCH,
+        &unfused::COMBINE,
+        &unfused::PERMUTE,
+        &unfused::SWIGLU,
+        &unfused::WEIGH,
+    ]
+}
 
 #[cfg(target_arch = "nvptx64")]
 #[panic_handler]

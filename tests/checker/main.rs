@@ -22,7 +22,7 @@ impl Entry {
     /// Its name in the PTX.
     fn name(self) -> &'static str {
         match self {
-            Entry::Plain(form) => form.spec().entry,
+            Entry::Plain(form) => form.spec(Arch::Sm90a).entry,
             Entry::GateUp => GATE_UP.entry,
         }
     }

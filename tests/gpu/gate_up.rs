@@ -4,7 +4,7 @@ use half::bf16;
 use libtest_mimic::Trial;
 use mok::gemm::{GateUpCall, GemmCall, GroupRows, Matrix};
 use mok::{Groups, Slice, Stream, fill};
-use mok_kernel::gemm::shared_plan;
+use mok_kernel::gemm::shared_bytes;
 use mok_probes::spec;
 use mok_tests::Probes;
 
@@ -152,12 +152,13 @@ pub fn enqueue(
         Engine::Shipped => device.kernels()?.gate_up().clone(),
         Engine::Warp => probes.kernel(&spec::WARP_GATE_UP)?,
     };
+    let arch = engine.arch(device)?;
     probes.tickets.with(stream, |tickets| {
         let args = call.args(tickets)?;
         let mut launch = kernel
             .launch()
-            .grid([grid, 1, 1])
-            .shared(shared_plan(args.gemm.groups).bytes);
+            .grid([kernel.spec().whole_clusters(grid), 1, 1])
+            .shared(shared_bytes(arch, args.gemm.groups));
         for map in call.tensor_maps()? {
             launch = launch.map(&device.tensor_map(&map)?);
         }

@@ -7,7 +7,8 @@ use libtest_mimic::Trial;
 use mok::gemm::{Form, GemmCall, Matrix, Sink};
 use mok::oracle::{self, Operand, Problem};
 use mok::{Device, Groups, Kernel, Stream, fill};
-use mok_kernel::gemm::shared_plan;
+use mok_kernel::arch::Arch;
+use mok_kernel::gemm::shared_bytes;
 use mok_probes::spec;
 use mok_tests::Probes;
 
@@ -20,6 +21,16 @@ pub enum Engine {
     Shipped,
     /// The same roles on `mma.sync`.
     Warp,
+}
+
+impl Engine {
+    /// What its kernels are for: the probes are Hopper's everywhere.
+    pub fn arch(self, device: &Device) -> Result<Arch, mok::Error> {
+        match self {
+            Engine::Shipped => device.arch(),
+            Engine::Warp => Ok(Arch::Sm90a),
+        }
+    }
 }
 
 /// One launch, without the library's own front: any engine, any grid.
@@ -42,12 +53,13 @@ pub fn enqueue(
         (Engine::Warp, Form::Dgrad) => probes.kernel(&spec::WARP_DGRAD)?,
         (Engine::Warp, Form::Wgrad) => probes.kernel(&spec::WARP_WGRAD)?,
     };
+    let arch = engine.arch(device)?;
     probes.tickets.with(stream, |tickets| {
         let args = call.args(tickets);
         let mut launch = kernel
             .launch()
-            .grid([grid, 1, 1])
-            .shared(shared_plan(args.groups).bytes);
+            .grid([kernel.spec().whole_clusters(grid), 1, 1])
+            .shared(shared_bytes(arch, args.groups));
         for map in call.tensor_maps() {
             launch = launch.map(&device.tensor_map(&map)?);
         }

@@ -116,7 +116,7 @@ fn shares_with_cudarc() -> Outcome {
 fn specs_that_disagree_with_the_code() -> Outcome {
     let device = Device::cuda(0)?;
     let module = device.kernels()?.module();
-    let right = KernelSpec::from(Form::Forward.spec());
+    let right = KernelSpec::from(Form::Forward.spec(device.arch()?));
     let maps = [Param::TensorMap, Param::TensorMap];
     let wrong = [
         right.clone().with_params(&maps),

@@ -50,9 +50,9 @@ impl Emulated {
         let fleet = Arc::new(Fleet::new(machine));
         let device = |gpu| Emulated {
             info: DeviceInfo {
-                name: "emulated sm_90a".into(),
+                name: format!("emulated {}", config.arch.name()),
                 ordinal: gpu,
-                capability: (9, 0),
+                capability: config.arch.capability(),
                 limits,
                 driver_version: 0,
             },

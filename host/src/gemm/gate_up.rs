@@ -1,7 +1,7 @@
 //! Gate-and-up: a layer's first two products and its activation in one launch.
 
 use mok_kernel::gate_up::{ALTERNATION, GateUpArgs, WEIGHTS};
-use mok_kernel::gemm::{boxes, shared_plan};
+use mok_kernel::gemm::boxes;
 
 use super::{GemmCall, GemmError, GroupRows, GroupedGemm, Matrix, Placed};
 use crate::error::Result;
@@ -231,11 +231,7 @@ impl GroupedGemm {
         if grid == 0 {
             return Ok(());
         }
-        let mut launch = self
-            .gate_up
-            .launch()
-            .grid([grid, 1, 1])
-            .shared(shared_plan(call.product.rows.groups).bytes);
+        let mut launch = self.launch(&self.gate_up, grid, &call.product.rows);
         for map in call.tensor_maps()? {
             launch = launch.map(&self.device.tensor_map(&map)?);
         }

@@ -84,8 +84,8 @@ pub struct Package<'a> {
     pub name: &'a str,
     /// Its features.
     pub features: &'a [&'a str],
-    /// The launch spec of every entry it has.
-    pub entries: &'a [&'a LaunchSpec],
+    /// The launch spec of every entry it has for an architecture.
+    pub entries: fn(Arch) -> &'static [&'static LaunchSpec],
     /// The files are called `<stem>_<arch>.ptx` and `.cubin`.
     pub stem: &'a str,
 }
@@ -94,7 +94,7 @@ pub struct Package<'a> {
 pub const SHIPPED: Package<'static> = Package {
     name: "mok-kernel",
     features: &["entries"],
-    entries: mok_kernel::ENTRIES,
+    entries: mok_kernel::entries,
     stem: STEM,
 };
 
@@ -200,7 +200,7 @@ fn compile(
 ) -> Result<(Built, String), Error> {
     let (raw, warnings) = rustc(workspace, tools, package, arch, say)?;
     let text = fs::read_to_string(&raw).map_err(files::on("read", &raw))?;
-    let text = directives::apply(&text, package.entries).map_err(|source| Error::Directives {
+    let text = directives::apply(&text, (package.entries)(arch)).map_err(|source| Error::Directives {
         package: package.name.to_owned(),
         arch,
         file: raw,

@@ -24,7 +24,7 @@ use crate::role::product::{GateUp, Maps, Product};
 use crate::role::store::{Linear, WayOut};
 use crate::role::table::{self, SharedTable};
 use crate::role::tickets::{Drawn, Tickets};
-use crate::schedule::grouped::{Problem, Tiles};
+use crate::schedule::grouped::{Alone, Problem, Tiles};
 use crate::set_max_registers;
 use crate::sync::ring::Ring;
 
@@ -74,7 +74,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
         fence::mbarrier_init();
     }
     // SAFETY: every thread is here.
-    unsafe { table::build(table, &problem, args) };
+    unsafe { table::build::<Alone>(table, &problem, args) };
 
     let warpgroup = reg::thread_idx() / 128;
     if warpgroup == 0 {
@@ -84,7 +84,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
             set_max_registers!(dec 40);
             let drawn = || {
                 let tickets = Tickets::new(args.tickets, reg::block_idx());
-                Drawn::new(Tiles::new(table, problem), tickets)
+                Drawn::new(Tiles::<_, Alone>::new(table, problem), tickets)
             };
             if reg::thread_idx() == 0 {
                 if P::RELAYED {

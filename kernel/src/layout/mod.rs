@@ -3,3 +3,4 @@
 pub mod descriptor;
 pub mod fragment;
 pub mod swizzle;
+pub mod tcgen05;

@@ -3,7 +3,7 @@
 use crate::gemm::{GemmArgs, SharedPlan};
 use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::{atom, global, reg};
-use crate::schedule::grouped::{Class, GroupTable, Problem, clamp_rows, padded};
+use crate::schedule::grouped::{Class, GroupTable, Problem, Tiling, clamp_rows, padded};
 use crate::{block_sync, shuffle, shuffle_up};
 
 /// The group table in this block's shared memory.
@@ -108,7 +108,7 @@ macro_rules! broadcast_last {
 /// All threads of the block call it, once; `args.group_rows` addresses `groups` words
 /// that no one writes, and `args.overflow` a word or 0.
 #[inline(always)]
-pub unsafe fn build(table: SharedTable, problem: &Problem, args: &GemmArgs) {
+pub unsafe fn build<S: Tiling>(table: SharedTable, problem: &Problem, args: &GemmArgs) {
     let thread = reg::thread_idx();
     let mut group = thread;
     while group < table.groups {
@@ -123,7 +123,7 @@ pub unsafe fn build(table: SharedTable, problem: &Problem, args: &GemmArgs) {
     unsafe { block_sync!() };
     if thread < 32 {
         // SAFETY: the first warp, all of it; the sizes are in.
-        unsafe { sum(table, problem, args, thread) };
+        unsafe { sum::<S>(table, problem, args, thread) };
     }
     // SAFETY: every thread is here.
     unsafe { block_sync!() };
@@ -132,7 +132,7 @@ pub unsafe fn build(table: SharedTable, problem: &Problem, args: &GemmArgs) {
 /// # Safety
 /// The 32 lanes of one warp call it, after the sizes have been stored and before anyone reads the rest.
 #[inline(always)]
-unsafe fn sum(table: SharedTable, problem: &Problem, args: &GemmArgs, lane: u32) {
+unsafe fn sum<S: Tiling>(table: SharedTable, problem: &Problem, args: &GemmArgs, lane: u32) {
     let (mut next_row, mut next_tile) = (0u64, 0u64);
     let mut first = 0;
     while first < table.groups {
@@ -150,7 +150,7 @@ unsafe fn sum(table: SharedTable, problem: &Problem, args: &GemmArgs, lane: u32)
         let rows = clamp_rows(start, wanted, args.capacity);
         // Both classes are summed at once: neither has 2^32 tiles.
         let tiles = if real {
-            (problem.tiles(rows) as u64) << (32 * Class::of(rows) as u32)
+            (problem.tiles::<S>(rows) as u64) << (32 * Class::of(rows) as u32)
         } else {
             0
         };

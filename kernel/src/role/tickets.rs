@@ -10,9 +10,9 @@
 use super::load::Source;
 use crate::gemm::TICKETS;
 use crate::ptx::{atom, reg};
-use crate::schedule::grouped::{Class, GroupTable, Tile, Tiles};
+use crate::schedule::grouped::{Alone, Class, GroupTable, Tile, Tiles, Tiling};
 
-/// One block's end: one thread.
+/// The end of one block, or of a pair that draws together: one thread.
 pub struct Tickets {
     words: u64,
     class: Class,
@@ -23,7 +23,7 @@ pub struct Tickets {
 const _: () = assert!(TICKETS == Class::ALL.len() as u32 + 1);
 
 impl Tickets {
-    /// Of block `block`; `words` is [`GemmArgs::tickets`](crate::gemm::GemmArgs::tickets).
+    /// Of block or pair `block`; `words` is [`GemmArgs::tickets`](crate::gemm::GemmArgs::tickets).
     #[inline(always)]
     pub fn new(words: u64, block: u32) -> Tickets {
         Tickets {
@@ -66,7 +66,7 @@ impl Tickets {
         first
     }
 
-    /// This block draws no more; the last of `blocks` makes the words zero again.
+    /// This block draws no more; the last of so many blocks or pairs makes the words zero again.
     ///
     /// # Safety
     /// The words are the launch's, and every block calls it once.
@@ -86,21 +86,21 @@ impl Tickets {
     }
 }
 
-/// The tiles that a block draws.
-pub struct Drawn<T> {
-    tiles: Tiles<T>,
+/// The tiles that a block draws, or a pair.
+pub struct Drawn<T, S = Alone> {
+    tiles: Tiles<T, S>,
     tickets: Tickets,
     /// The next number.
     drawn: u64,
 }
 
-impl<T: GroupTable> Drawn<T> {
+impl<T: GroupTable, S: Tiling> Drawn<T, S> {
     /// Draws the first number.
     ///
     /// # Safety
     /// The tickets' words are the launch's.
     #[inline(always)]
-    pub unsafe fn new(tiles: Tiles<T>, tickets: Tickets) -> Drawn<T> {
+    pub unsafe fn new(tiles: Tiles<T, S>, tickets: Tickets) -> Drawn<T, S> {
         Drawn {
             tiles,
             // SAFETY: the caller's contract.
@@ -110,7 +110,7 @@ impl<T: GroupTable> Drawn<T> {
     }
 }
 
-impl<T: GroupTable> Source for Drawn<T> {
+impl<T: GroupTable, S: Tiling> Source for Drawn<T, S> {
     #[inline(always)]
     unsafe fn next(&mut self) -> Option<Tile> {
         loop {
@@ -125,7 +125,7 @@ impl<T: GroupTable> Source for Drawn<T> {
             // SAFETY: as in `new`; every block ends once.
             unsafe {
                 if !self.tickets.switch() {
-                    self.tickets.end(reg::grid_dim());
+                    self.tickets.end(reg::grid_dim() / S::BLOCKS);
                     return None;
                 }
                 self.drawn = self.tickets.draw();

@@ -8,10 +8,11 @@
 //! A group's wide side is split evenly: 299 rows are tiles of 152 and 147, not of 192 and 107,
 //! since a narrow product is bound by reading its fixed side.
 
+use core::marker::PhantomData;
 use core::num::NonZeroU32;
 
 use crate::gate_up;
-use crate::gemm::{Form, MAX_WIDTH, ROW_ALIGN, SIDE, Sink, TILE_K};
+use crate::gemm::{Form, MAX_WIDTH, ROW_ALIGN, SIDE, Sink, TILE_K, pair};
 
 /// Wide tiles that share a part of the fixed side before it moves on.
 ///
@@ -65,6 +66,41 @@ pub trait GroupTable {
     fn rows(&self, group: u32) -> (u32, u32);
 }
 
+/// How large tiles are, and where they are cut. A type, so that it is a constant for the compiler
+/// wherever the schedule is.
+pub trait Tiling {
+    /// Blocks that compute a tile together, each of them [`SIDE`] of its fixed side.
+    const BLOCKS: u32;
+    /// The most of its wide side.
+    const WIDEST: u32;
+    /// What the wide side is cut in multiples of where it is rows: the tensor cores' own step.
+    const ROWS: u32;
+    /// Where it is columns: whole lines of 128 bytes, for each block.
+    const COLUMNS: u32;
+}
+
+/// Each block computes its own tiles.
+#[derive(Clone, Copy)]
+pub struct Alone;
+
+/// Pairs of blocks compute tiles together.
+#[derive(Clone, Copy)]
+pub struct Paired;
+
+impl Tiling for Alone {
+    const BLOCKS: u32 = 1;
+    const WIDEST: u32 = MAX_WIDTH;
+    const ROWS: u32 = 8;
+    const COLUMNS: u32 = 64;
+}
+
+impl Tiling for Paired {
+    const BLOCKS: u32 = pair::BLOCKS;
+    const WIDEST: u32 = pair::MAX_WIDTH;
+    const ROWS: u32 = pair::ROWS;
+    const COLUMNS: u32 = pair::COLUMNS;
+}
+
 /// What a launch computes, as far as the schedule needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct Problem {
@@ -105,7 +141,12 @@ impl Problem {
     }
 
     /// Tiles along the fixed side.
-    pub const fn fixed_tiles(&self) -> u32 {
+    pub const fn fixed_tiles<S: Tiling>(&self) -> u32 {
+        self.fixed_parts().div_ceil(S::BLOCKS)
+    }
+
+    /// Blocks' parts along it.
+    const fn fixed_parts(&self) -> u32 {
         let extent = self.fixed_extent();
         if self.paired {
             let last = extent % SIDE;
@@ -115,7 +156,12 @@ impl Problem {
         }
     }
 
-    /// Where tile `index` of the fixed side starts in it.
+    /// From where one block's part of a tile starts on the fixed side to where the next one's does.
+    pub const fn apart(&self) -> u32 {
+        self.fixed_start(1)
+    }
+
+    /// Where part `index` of the fixed side starts in it.
     const fn fixed_start(&self, index: u32) -> u32 {
         if self.paired {
             index / 2 * SIDE + index % 2 * gate_up::HALF
@@ -125,13 +171,13 @@ impl Problem {
     }
 
     /// Tiles along the wide side, for a group with this many rows.
-    pub const fn wide_tiles(&self, rows: u32) -> u32 {
-        self.wide_extent(rows).div_ceil(MAX_WIDTH)
+    pub const fn wide_tiles<S: Tiling>(&self, rows: u32) -> u32 {
+        self.wide_extent(rows).div_ceil(S::WIDEST)
     }
 
     /// Tiles of a group with this many rows.
-    pub const fn tiles(&self, rows: u32) -> u32 {
-        self.wide_tiles(rows) * self.fixed_tiles()
+    pub const fn tiles<S: Tiling>(&self, rows: u32) -> u32 {
+        self.wide_tiles::<S>(rows) * self.fixed_tiles::<S>()
     }
 
     /// Length of D along the fixed side.
@@ -151,13 +197,17 @@ impl Problem {
         }
     }
 
-    /// What the wide side is cut in multiples of: rows in the tensor cores' own step, columns in
-    /// whole lines of 128 bytes.
-    const fn unit(&self) -> u32 {
+    /// What the wide side is cut in multiples of.
+    const fn unit<S: Tiling>(&self) -> u32 {
         match self.form {
-            Form::Forward | Form::Dgrad => 8,
-            Form::Wgrad => 64,
+            Form::Forward | Form::Dgrad => S::ROWS,
+            Form::Wgrad => S::COLUMNS,
         }
+    }
+
+    /// Each block's share of the wide side of a pair's product that covers `count` of it.
+    pub const fn share<S: Tiling>(&self, count: u32) -> u32 {
+        count.next_multiple_of(self.unit::<S>()) / S::BLOCKS
     }
 
     /// Pipeline stages that each tile of a group with this many rows takes.
@@ -197,7 +247,7 @@ pub struct Tile {
     pub fixed: u32,
     /// Where it starts on the wide side: in the group's rows (forward, dgrad) or in D's columns.
     pub wide: u32,
-    /// How much of the wide side it is, at most [`MAX_WIDTH`].
+    /// How much of the wide side it is, at most [`Tiling::WIDEST`].
     pub count: u32,
 }
 
@@ -233,20 +283,22 @@ fn part(extent: u32, unit: NonZeroU32, parts: NonZeroU32, index: u32) -> (u32, u
 
 /// Tiles by their numbers.
 #[derive(Clone, Copy)]
-pub struct Tiles<T> {
+pub struct Tiles<T, S = Alone> {
     table: T,
     problem: Problem,
+    tiling: PhantomData<S>,
     /// The class of the last tile asked for, and its group.
     class: Class,
     group: u32,
 }
 
-impl<T: GroupTable> Tiles<T> {
+impl<T: GroupTable, S: Tiling> Tiles<T, S> {
     /// The tiles of a problem.
-    pub fn new(table: T, problem: Problem) -> Tiles<T> {
+    pub fn new(table: T, problem: Problem) -> Tiles<T, S> {
         Tiles {
             table,
             problem,
+            tiling: PhantomData,
             class: Class::Many,
             group: 0,
         }
@@ -300,11 +352,11 @@ impl<T: GroupTable> Tiles<T> {
         (self.class, self.group) = (class, group);
         let (row_start, rows) = self.table.rows(group);
         let index = number - self.table.first_tile(class, group);
-        let wide_tiles = self.problem.wide_tiles(rows);
-        let (fixed, wide) = in_band(index, wide_tiles, self.problem.fixed_tiles())?;
+        let wide_tiles = self.problem.wide_tiles::<S>(rows);
+        let (fixed, wide) = in_band(index, wide_tiles, self.problem.fixed_tiles::<S>())?;
         let (wide, count) = part(
             self.problem.wide_extent(rows),
-            NonZeroU32::new(self.problem.unit())?,
+            NonZeroU32::new(self.problem.unit::<S>())?,
             NonZeroU32::new(wide_tiles)?,
             wide,
         );
@@ -312,7 +364,7 @@ impl<T: GroupTable> Tiles<T> {
             group,
             row_start,
             rows,
-            fixed: self.problem.fixed_start(fixed),
+            fixed: self.problem.fixed_start(fixed * S::BLOCKS),
             wide,
             count,
         })
@@ -352,7 +404,7 @@ mod tests {
     struct Table(Vec<Group>, [u32; 2]);
 
     impl Table {
-        fn new(problem: &Problem, rows: &[u32], capacity: u32) -> Table {
+        fn new<S: Tiling>(problem: &Problem, rows: &[u32], capacity: u32) -> Table {
             let (mut groups, mut tiles, mut start) = (Vec::new(), [0; 2], 0u64);
             for &rows in rows {
                 let inside = clamp_rows(start, rows, capacity);
@@ -361,7 +413,7 @@ mod tests {
                     row_start: start.min(capacity as u64) as u32,
                     rows: inside,
                 });
-                tiles[Class::of(inside) as usize] += problem.tiles(inside);
+                tiles[Class::of(inside) as usize] += problem.tiles::<S>(inside);
                 start += padded(rows);
             }
             Table(groups, tiles)
@@ -383,13 +435,13 @@ mod tests {
     }
 
     /// Every element of D once, on both sides, and by as few tiles as the widest would take.
-    fn check_cover(problem: Problem, rows: &[u32], step: u32) {
-        let table = Table::new(&problem, rows, u32::MAX);
+    fn check_cover<S: Tiling>(problem: Problem, rows: &[u32], step: u32) {
+        let table = Table::new::<S>(&problem, rows, u32::MAX);
         // Numbers grow from one call to the next where a block draws them, but by any step.
         let mut seen: Vec<Tile> = Vec::new();
         for class in Class::ALL {
             for first in 0..step {
-                let mut tiles = Tiles::new(&table, problem);
+                let mut tiles: Tiles<_, S> = Tiles::new(&table, problem);
                 let total = tiles.total(class);
                 seen.extend(
                     (first..total)
@@ -412,24 +464,33 @@ mod tests {
                 Form::Wgrad => (problem.m, problem.n),
                 _ => (problem.n, rows),
             };
+            let widest = S::WIDEST;
             let starts = (0..fixed).step_by(SIDE as usize);
             let second = |start: u32| {
                 let start = start + gate_up::HALF;
                 (problem.paired && start < fixed).then_some(start)
             };
-            for fixed in starts
+            // Each block's start, of which a tile has the first.
+            let starts: Vec<u32> = starts
                 .flat_map(|start| [Some(start), second(start)])
                 .flatten()
-            {
+                .collect();
+            for of_blocks in starts.chunks(S::BLOCKS as usize) {
+                let fixed = of_blocks[0];
+                if let [first, second] = of_blocks {
+                    assert_eq!(first + problem.apart(), *second);
+                }
                 let mut covered = 0;
-                for _ in 0..wide.div_ceil(MAX_WIDTH) {
+                for _ in 0..wide.div_ceil(widest) {
                     let tile = seen.next().unwrap();
                     assert_eq!(
                         (tile.group, tile.rows, tile.fixed, tile.wide),
                         (group as u32, rows, fixed, covered)
                     );
-                    assert!((1..=MAX_WIDTH).contains(&tile.count), "{tile:?}");
-                    assert!(tile.width() <= MAX_WIDTH && tile.width() >= tile.count);
+                    assert!((1..=widest).contains(&tile.count), "{tile:?}");
+                    assert!(tile.width() <= widest && tile.width() >= tile.count);
+                    let covers = problem.share::<S>(tile.count) * S::BLOCKS;
+                    assert!((tile.count..=widest).contains(&covers) && covers % S::ROWS == 0);
                     covered += tile.count;
                 }
                 assert_eq!(covered, wide);
@@ -453,8 +514,13 @@ mod tests {
                 for rows in sizes {
                     for (m, n) in [(64, 64), (448, 1000), (2304, 8)] {
                         for step in [1, 2, 7, 132] {
-                            check_cover(Problem::new(form, m, n, 192, sink as u32), rows, step);
-                            check_cover(Problem::gate_up(n, 192), rows, step);
+                            for problem in [
+                                Problem::new(form, m, n, 192, sink as u32),
+                                Problem::gate_up(n, 192),
+                            ] {
+                                check_cover::<Alone>(problem, rows, step);
+                                check_cover::<Paired>(problem, rows, step);
+                            }
                         }
                     }
                 }
@@ -471,7 +537,9 @@ mod tests {
             form in proptest::sample::select(&Form::ALL[..]),
             sink in proptest::sample::select(&Sink::ALL[..]),
         ) {
-            check_cover(Problem::new(form, m, n, 64, sink as u32), &rows, step);
+            let problem = Problem::new(form, m, n, 64, sink as u32);
+            check_cover::<Alone>(problem, &rows, step);
+            check_cover::<Paired>(problem, &rows, step);
         }
     }
 

@@ -5,8 +5,8 @@ use half::bf16;
 use mok::gemm::{Form, Matrix, Sink};
 use mok::oracle::{EXACT, ROUNDED, Reference};
 use mok::{Arch, DevicePtr, fill, kernels};
-use mok_kernel::ENTRIES;
-use mok_kernel::gemm::{ROW_ALIGN, shared_plan};
+use mok_kernel::entries;
+use mok_kernel::gemm::{ROW_ALIGN, shared_bytes};
 
 use crate::products;
 use crate::progress::Progress;
@@ -185,12 +185,13 @@ fn calls(data: &Data, checks: &mut Vec<Check>) {
         let accepted = wrong.iter().filter(|call| call.check().is_ok()).count();
         checks.push(Check::none(format!("{name}.wrong_accepted"), accepted));
     }
-    let shared = shared_plan(groups.groups).bytes;
-    checks.push(Check::at_most(
-        "launch.shared_bytes",
-        shared.into(),
-        Form::Forward.spec().max_shared.into(),
-    ));
+    for arch in Arch::ALL {
+        checks.push(Check::at_most(
+            format!("launch.{}.shared_bytes", arch.name()),
+            shared_bytes(arch, groups.groups).into(),
+            Form::Forward.spec(arch).max_shared.into(),
+        ));
+    }
 }
 
 /// The kernels' text has every entry, with its launch directives.
@@ -199,19 +200,22 @@ pub fn embedded(archs: &[Arch], checks: &mut Vec<Check>) {
         let Some(code) = kernels::embedded(arch) else {
             checks.push(Check::none(
                 format!("kernels.{}.missing", arch.name()),
-                ENTRIES.len(),
+                entries(arch).len(),
             ));
             continue;
         };
         let target = format!(".target {}", arch.name());
-        let missing = ENTRIES.iter().filter(|spec| {
+        let missing = entries(arch).iter().filter(|spec| {
             let header = code
                 .ptx
                 .split(".entry ")
                 .find(|text| text.starts_with(&format!("{}(", spec.entry)))
                 .and_then(|text| text.split('{').next());
             let threads = format!(".reqntid {}", spec.threads);
-            !header.is_some_and(|header| header.contains(&threads)) || !code.ptx.contains(&target)
+            let cluster = format!(".reqnctapercluster {}", spec.cluster);
+            !header.is_some_and(|header| {
+                header.contains(&threads) && (spec.cluster == 1) != header.contains(&cluster)
+            }) || !code.ptx.contains(&target)
         });
         checks.push(Check::none(
             format!("kernels.{}.missing", arch.name()),
