@@ -46,9 +46,12 @@ impl WayOut for Activate<'_> {
             part,
             thread,
             staging,
+            sums: spot,
+            team,
+            threads,
             ..
         } = place;
-        let line = staging.add(stmatrix::alternating(thread, MATRIX));
+        let line = spot.staging.add(stmatrix::alternating(spot.thread, MATRIX));
         macro_rules! stage {
             ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {$(
                 if 16 * $j < width {
@@ -59,11 +62,11 @@ impl WayOut for Activate<'_> {
                 }
             )*};
         }
-        // SAFETY: every thread of the warpgroup is here; what it reads of the last tile it has read.
+        // SAFETY: every thread that stages is here; what it reads of the last tile it has read.
         unsafe {
-            named_sync!(BARRIER + part, 128u32, 0, "free");
+            named_sync!(BARRIER + team, threads, 0, "free");
             for_each_16_columns!(stage);
-            named_sync!(BARRIER + part, 128u32, 0, "staged");
+            named_sync!(BARRIER + team, threads, 0, "staged");
         }
         // Four threads a row, eight columns each.
         let thread = reg::anew(thread);

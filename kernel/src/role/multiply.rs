@@ -2,7 +2,7 @@
 
 use super::order::Order;
 use super::product::Product;
-use super::store::{Place, WayOut};
+use super::store::{Place, Spot, WayOut};
 use crate::gemm::{CHUNK, Form, PANEL_BYTES, PANELS, STAGING, SharedPlan};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
@@ -29,12 +29,24 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
     plan: &SharedPlan,
 ) {
     let mut stages = Consumer::new(ring);
-    let place = |part| Place {
-        part,
-        thread: reg::anew(reg::thread_idx()) % 128,
-        staging: base.add(plan.staging + part * STAGING),
-        panels: base.add(plan.panels + part * PANELS * PANEL_BYTES),
-        old: base.add(plan.old + 8 * part),
+    let place = |part| {
+        let thread = reg::anew(reg::thread_idx()) % 128;
+        let staging = base.add(plan.staging + part * STAGING);
+        let panels = base.add(plan.panels + part * PANELS * PANEL_BYTES);
+        Place {
+            part,
+            thread,
+            staging,
+            panels,
+            old: base.add(plan.old + 8 * part),
+            sums: Spot {
+                thread,
+                staging,
+                panels,
+            },
+            team: part,
+            threads: 128,
+        }
     };
     let mut total = Accumulators::zero();
     // A chunk starts afresh, but what a narrow product leaves alone is added like the rest.

@@ -38,6 +38,32 @@ pub struct Place {
     pub panels: SmemAddr,
     /// An mbarrier of its own: D's old panels have arrived.
     pub old: SmemAddr,
+    /// Where the thread's sums belong.
+    pub sums: Spot,
+    /// The warps that stage together, by the number of their named barrier from [`BARRIER`] on.
+    pub team: u32,
+    /// Their threads: the consumer's, or both consumers'.
+    pub threads: u32,
+}
+
+/// Where a thread's sums belong: to its own consumer's half, or to some consumer's half where a
+/// consumer's warps have sums of both.
+#[derive(Clone, Copy)]
+pub struct Spot {
+    /// The thread that has such sums where each consumer has its own half's: 0 to 127.
+    pub thread: u32,
+    /// That consumer's staging memory.
+    pub staging: SmemAddr,
+    /// Its panels.
+    pub panels: SmemAddr,
+}
+
+impl Place {
+    /// Whether consumers have sums of each other's halves.
+    #[inline(always)]
+    pub const fn is_shared(&self) -> bool {
+        self.threads > 128
+    }
 }
 
 /// Where a product's sums go.
@@ -98,6 +124,9 @@ impl<P: Product> WayOut for Linear<'_, P> {
             part: place.part,
             thread: place.thread,
             staging: place.staging,
+            sums: place.sums,
+            team: place.team,
+            threads: place.threads,
         };
         // SAFETY: the caller's contract.
         unsafe {
@@ -123,11 +152,11 @@ impl<P: Product> WayOut for Linear<'_, P> {
 /// Waits until the staging memory may be written again; the copies out of it are thread 0's.
 ///
 /// # Safety
-/// All threads of the warpgroup are here. The literal numbers the place.
+/// All threads that stage together are here. The literal numbers the place.
 macro_rules! free {
     ($way:expr, $index:literal) => {{
         bulk::wait_read::<0>();
-        named_sync!(BARRIER + $way.part, 128u32, $index, "free");
+        named_sync!(BARRIER + $way.team, $way.threads, $index, "free");
     }};
 }
 
@@ -138,7 +167,7 @@ macro_rules! free {
 macro_rules! staged {
     ($way:expr, $index:literal) => {{
         fence::proxy_async_shared();
-        named_sync!(BARRIER + $way.part, 128u32, $index, "staged");
+        named_sync!(BARRIER + $way.team, $way.threads, $index, "staged");
     }};
 }
 
@@ -160,6 +189,9 @@ struct Way {
     part: u32,
     thread: u32,
     staging: SmemAddr,
+    sums: Spot,
+    team: u32,
+    threads: u32,
 }
 
 impl Way {
@@ -170,7 +202,7 @@ impl Way {
     #[inline(always)]
     unsafe fn rows(&self, sums: &Accumulators, args: &GemmArgs, order: &Order) {
         let (d, width) = (&sums.0, order.width());
-        let line = self.staging.add(stmatrix::across(self.thread));
+        let line = self.sums.staging.add(stmatrix::across(self.sums.thread));
         // SAFETY: every thread of the warpgroup is here; the lines lie in the staging memory.
         unsafe {
             free!(self, 0);
@@ -222,10 +254,10 @@ impl Way {
             free!(self, 1);
             macro_rules! along {
                 ($column:expr, $words:expr, $index:literal) => {{
-                    let line = stmatrix::along(self.thread, $column % 64);
+                    let line = stmatrix::along(self.sums.thread, $column % 64);
                     store_matrix!(
                         x4,
-                        self.staging.add($column / 64 * PANEL + line),
+                        self.sums.staging.add($column / 64 * PANEL + line),
                         $words,
                         $index
                     )
