@@ -8,7 +8,7 @@
 
 use super::order::Order;
 use super::store::{BARRIER, Place};
-use crate::gemm::{GemmArgs, MAX_WIDTH, PANEL_BYTES, PANELS, boxes};
+use crate::gemm::{CONSUMERS, GemmArgs, MAX_WIDTH, PANEL_BYTES, PANELS, boxes};
 use crate::layout::fragment::accumulator;
 use crate::layout::swizzle::in_tile;
 use crate::mma::accumulators::Accumulators;
@@ -26,7 +26,7 @@ const _: () = assert!(MOST < PANELS);
 #[derive(Clone, Copy)]
 pub struct Panels {
     next: u32,
-    /// Of the barrier that tells of old panels.
+    /// Of the barrier that tells of old panels; where halves are shared, a bit for each consumer's.
     parity: u32,
 }
 
@@ -34,12 +34,11 @@ impl Panels {
     /// Before the first panel.
     pub const START: Panels = Panels { next: 0, parity: 0 };
 
-    /// The buffer after so many more.
+    /// The buffer after so many more, of some consumer's.
     #[inline(always)]
-    fn buffer(&self, place: &Place, after: u32) -> SmemAddr {
+    fn buffer(&self, panels: SmemAddr, after: u32) -> SmemAddr {
         let at = self.next + after;
-        place
-            .panels
+        panels
             .add(PANEL_BYTES * if at < PANELS { at } else { at - PANELS })
     }
 
@@ -70,17 +69,18 @@ impl Panels {
         macro_rules! panels {
             ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal $d8:literal $d9:literal $d10:literal $d11:literal $d12:literal $d13:literal $d14:literal $d15:literal])*) => {$(
                 if 32 * $j < order.count {
-                    let buffer = self.buffer(place, 0);
+                    let buffer = self.buffer(place.panels, 0);
+                    let to_buffer = self.buffer(place.sums.panels, 0);
                     self.advance(1);
                     let put = |to: u32, low: f32, high: f32, below: u32| {
-                        let at = buffer.add(in_tile(row + below, 4 * (to + column)));
+                        let at = to_buffer.add(in_tile(row + below, 4 * (to + column)));
                         // SAFETY: this thread's place in the panel.
                         unsafe { shared::store_2f32(at, low, high) };
                     };
-                    // SAFETY: every thread of the warpgroup is here.
+                    // SAFETY: every thread that stages is here.
                     unsafe {
                         bulk::wait_read::<{ PANELS - 1 }>();
-                        named_sync!(BARRIER + place.part, 128u32, $j, "panel_free");
+                        named_sync!(BARRIER + place.team, place.threads, $j, "panel_free");
                         put(0, d[$d0], d[$d1], 0);
                         put(0, d[$d2], d[$d3], 8);
                         put(8, d[$d4], d[$d5], 0);
@@ -90,7 +90,7 @@ impl Panels {
                         put(24, d[$d12], d[$d13], 0);
                         put(24, d[$d14], d[$d15], 8);
                         fence::proxy_async_shared();
-                        named_sync!(BARRIER + place.part, 128u32, $j, "panel_staged");
+                        named_sync!(BARRIER + place.team, place.threads, $j, "panel_staged");
                     }
                     if place.thread == 0 {
                         let (at, inside) = place_of(args, order, place, 32 * $j);
@@ -129,7 +129,7 @@ impl Panels {
             let mut panel = 0;
             while panel < panels {
                 let (at, _) = place_of(args, order, place, panel * boxes::PANEL);
-                tma::load_3d(self.buffer(place, panel), map, at, place.old);
+                tma::load_3d(self.buffer(place.panels, panel), map, at, place.old);
                 panel = reg::opaque(panel + 1);
             }
         }
@@ -149,15 +149,22 @@ impl Panels {
         place: &Place,
     ) {
         let (_, inside) = place_of(args, order, place, 0);
-        if !inside {
-            return;
+        if place.is_shared() {
+            // SAFETY: the caller's contract.
+            if !unsafe { self.old_of_both(args, order, place) } {
+                return;
+            }
+        } else {
+            if !inside {
+                return;
+            }
+            // SAFETY: the barrier is initialised, and thread 0 has fetched.
+            unsafe { mbarrier::wait(place.old, self.parity) };
+            self.parity = reg::opaque(self.parity ^ 1);
         }
-        // SAFETY: the barrier is initialised, and thread 0 has fetched.
-        unsafe { mbarrier::wait(place.old, self.parity) };
-        self.parity = reg::opaque(self.parity ^ 1);
         let (row, column) = first_of(place);
         let add = |to: u32, low: f32, high: f32, below: u32| {
-            let panel = self.buffer(place, to / boxes::PANEL);
+            let panel = self.buffer(place.sums.panels, to / boxes::PANEL);
             let inside = in_tile(row + below, 2 * (to % boxes::PANEL + column));
             // SAFETY: this thread's place in a panel that has arrived.
             unsafe {
@@ -178,15 +185,15 @@ impl Panels {
         }
         for_each_16_columns!(columns);
         fence::proxy_async_shared();
-        // SAFETY: every thread of the warpgroup is here.
-        unsafe { named_sync!(BARRIER + place.part, 128u32, 0, "added") };
+        // SAFETY: every thread that stages is here.
+        unsafe { named_sync!(BARRIER + place.team, place.threads, 0, "added") };
         let panels = order.count.div_ceil(boxes::PANEL);
-        if place.thread == 0 {
+        if place.thread == 0 && (inside || !place.is_shared()) {
             let mut panel = 0;
             while panel < panels {
                 let (at, _) = place_of(args, order, place, panel * boxes::PANEL);
                 // SAFETY: a staged panel, and elements of D that are this tile's.
-                unsafe { tma::store_3d(map, at, self.buffer(place, panel)) };
+                unsafe { tma::store_3d(map, at, self.buffer(place.panels, panel)) };
                 bulk::commit();
                 // A few rounds aren't worth a copy of the loop's body each.
                 panel = reg::opaque(panel + 1);
@@ -194,13 +201,30 @@ impl Panels {
         }
         self.advance(panels);
     }
+
+    /// Waits for the old panels of all consumers whose rows D has; false if it has none of them.
+    ///
+    /// # Safety
+    /// As [`add_bf16`](Panels::add_bf16).
+    #[inline(always)]
+    unsafe fn old_of_both(&mut self, args: &GemmArgs, order: &Order, place: &Place) -> bool {
+        let first = place.old.0 - 8 * place.part;
+        let mut part = 0;
+        while part < CONSUMERS && order.row + 64 * part < args.m {
+            // SAFETY: the barriers are initialised, and a thread of that consumer has fetched.
+            unsafe { mbarrier::wait(SmemAddr(first + 8 * part), self.parity >> part & 1) };
+            self.parity ^= 1 << part;
+            part = reg::opaque(part + 1);
+        }
+        part > 0
+    }
 }
 
 /// Row and column of this thread's first sum. Unknown to the compiler: it would work out all places in
 /// all panels before the first tile, and keep them in memory.
 #[inline(always)]
 fn first_of(place: &Place) -> (u32, u32) {
-    let thread = reg::opaque(place.thread);
+    let thread = reg::opaque(place.sums.thread);
     (accumulator::row(thread, 0), accumulator::column(thread, 0))
 }
 
