@@ -8,7 +8,7 @@
 
 use core::arch::asm;
 
-use super::shared::SmemAddr;
+use super::shared::{ClusterAddr, SmemAddr};
 
 /// The generic address of a 128-byte tensor map: a by-value parameter, or global memory.
 #[derive(Clone, Copy)]
@@ -41,7 +41,7 @@ pub unsafe fn prefetch(map: TensorMapRef) {
 }
 
 macro_rules! tensor_copies {
-    ($($rank:literal [$($i:literal)*] $coords:literal $load:ident $multicast:ident $store:ident $reduce:ident;)*) => {$(
+    ($($rank:literal [$($i:literal)*] $coords:literal $load:ident $pair:ident $multicast:ident $store:ident $reduce:ident;)*) => {$(
         #[doc = concat!("Loads the box at `at` of a ", $rank, "D tensor; delivers its bytes to `bar`.")]
         ///
         /// # Safety
@@ -53,6 +53,20 @@ macro_rules! tensor_copies {
             // SAFETY: the caller's contract.
             unsafe {
                 asm!(concat!("cp.async.bulk.tensor.", $rank, "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{dst}], [{map}, ", $coords, "], [{bar}];"),
+                    $(in(reg32) at[$i],)*
+                    dst = in(reg32) dst.0, map = in(reg64) map.0, bar = in(reg32) bar.0, options(nostack));
+            }
+        }
+
+        #[doc = concat!("[`", stringify!($load), "`] whose bytes an mbarrier of either block of a pair counts, sm_100a and later.")]
+        ///
+        /// # Safety
+        #[doc = concat!("As [`", stringify!($load), "`], the other block having started and not ending before the load is done.")]
+        #[inline(always)]
+        pub unsafe fn $pair(dst: SmemAddr, map: TensorMapRef, at: [i32; $rank], bar: ClusterAddr) {
+            // SAFETY: the caller's contract.
+            unsafe {
+                asm!(concat!("cp.async.bulk.tensor.", $rank, "d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{dst}], [{map}, ", $coords, "], [{bar}];"),
                     $(in(reg32) at[$i],)*
                     dst = in(reg32) dst.0, map = in(reg64) map.0, bar = in(reg32) bar.0, options(nostack));
             }
@@ -104,9 +118,9 @@ macro_rules! tensor_copies {
 }
 
 tensor_copies! {
-    1 [0] "{{{0}}}" load_1d load_multicast_1d store_1d reduce_add_1d;
-    2 [0 1] "{{{0}, {1}}}" load_2d load_multicast_2d store_2d reduce_add_2d;
-    3 [0 1 2] "{{{0}, {1}, {2}}}" load_3d load_multicast_3d store_3d reduce_add_3d;
-    4 [0 1 2 3] "{{{0}, {1}, {2}, {3}}}" load_4d load_multicast_4d store_4d reduce_add_4d;
-    5 [0 1 2 3 4] "{{{0}, {1}, {2}, {3}, {4}}}" load_5d load_multicast_5d store_5d reduce_add_5d;
+    1 [0] "{{{0}}}" load_1d load_pair_1d load_multicast_1d store_1d reduce_add_1d;
+    2 [0 1] "{{{0}, {1}}}" load_2d load_pair_2d load_multicast_2d store_2d reduce_add_2d;
+    3 [0 1 2] "{{{0}, {1}, {2}}}" load_3d load_pair_3d load_multicast_3d store_3d reduce_add_3d;
+    4 [0 1 2 3] "{{{0}, {1}, {2}, {3}}}" load_4d load_pair_4d load_multicast_4d store_4d reduce_add_4d;
+    5 [0 1 2 3 4] "{{{0}, {1}, {2}, {3}, {4}}}" load_5d load_pair_5d load_multicast_5d store_5d reduce_add_5d;
 }

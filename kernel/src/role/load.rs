@@ -1,7 +1,7 @@
 //! The producer: one thread that keeps the ring full.
 
 use super::order::Order;
-use super::product::{Maps, Product};
+use super::product::{Maps, Product, Whole};
 use crate::gemm::{STAGE, SharedPlan};
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma;
@@ -46,7 +46,7 @@ pub unsafe fn load<P: Product>(
     while let Some(tile) = unsafe { source.next() } {
         let order = Order::new(problem, &tile);
         // A group without rows is written all the same, from a stage that nothing is loaded to.
-        let bytes = if order.last == 0 { 0 } else { P::bytes(&tile) };
+        let bytes = if order.last == 0 { 0 } else { P::bytes::<Whole>(&tile) };
         let mut step = 0;
         while step < order.depth {
             // SAFETY: the loads go to the acquired stage, and together bring what it announces.
@@ -59,7 +59,7 @@ pub unsafe fn load<P: Product>(
                 if bytes > 0 {
                     let fixed = base.add(plan.fixed + slot.stage * STAGE);
                     let wide = base.add(plan.wide + slot.stage * STAGE);
-                    P::load(maps, &tile, step, fixed, wide, slot.bar);
+                    P::load(maps, &tile, step, fixed, wide, Whole(slot.bar));
                 }
             }
             step += 1;

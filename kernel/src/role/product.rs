@@ -5,7 +5,7 @@ use crate::gate_up;
 use crate::gemm::{CONSUMERS, Form, STAGE_FIXED, TILE_K, boxes};
 use crate::mma::tile::{KMajor, MnMajor, Operand, PANEL};
 use crate::ptx::reg;
-use crate::ptx::shared::SmemAddr;
+use crate::ptx::shared::{ClusterAddr, SmemAddr};
 use crate::ptx::tma::{self, TensorMapRef};
 use crate::schedule::grouped::Tile;
 
@@ -16,6 +16,67 @@ pub struct Maps {
     pub a: [TensorMapRef; 3],
     /// B's.
     pub b: TensorMapRef,
+}
+
+/// How a block's loads are counted, and what it loads of a tile's wide side.
+pub trait Loader: Copy {
+    /// Rows or columns of the wide side that the block multiplies by, from `tile`'s start on.
+    fn width(tile: &Tile) -> u32;
+
+    /// Loads a box.
+    ///
+    /// # Safety
+    /// As [`tma::load_2d`].
+    unsafe fn load_2d(self, dst: SmemAddr, map: TensorMapRef, at: [i32; 2]);
+
+    /// Loads a box.
+    ///
+    /// # Safety
+    /// As [`tma::load_3d`].
+    unsafe fn load_3d(self, dst: SmemAddr, map: TensorMapRef, at: [i32; 3]);
+
+    /// Loads a box.
+    ///
+    /// # Safety
+    /// As [`tma::load_5d`].
+    unsafe fn load_5d(self, dst: SmemAddr, map: TensorMapRef, at: [i32; 5]);
+}
+
+/// A whole tile, counted by an mbarrier of the block.
+#[derive(Clone, Copy)]
+pub struct Whole(pub SmemAddr);
+
+/// A block's half of a pair's tile ([`Tile::half`]), counted by an mbarrier of either block.
+#[derive(Clone, Copy)]
+pub struct Half(pub ClusterAddr);
+
+macro_rules! loads {
+    ($bar:ident: $($name:ident $rank:literal $load:path;)*) => {$(
+        #[inline(always)]
+        unsafe fn $name(self, dst: SmemAddr, map: TensorMapRef, at: [i32; $rank]) {
+            let $bar(bar) = self;
+            // SAFETY: the trait's contract.
+            unsafe { $load(dst, map, at, bar) }
+        }
+    )*};
+}
+
+impl Loader for Whole {
+    #[inline(always)]
+    fn width(tile: &Tile) -> u32 {
+        tile.width()
+    }
+
+    loads! { Whole: load_2d 2 tma::load_2d; load_3d 3 tma::load_3d; load_5d 5 tma::load_5d; }
+}
+
+impl Loader for Half {
+    #[inline(always)]
+    fn width(tile: &Tile) -> u32 {
+        tile.count
+    }
+
+    loads! { Half: load_2d 2 tma::load_pair_2d; load_3d 3 tma::load_pair_3d; load_5d 5 tma::load_pair_5d; }
 }
 
 /// One of the products.
@@ -30,20 +91,20 @@ pub trait Product {
     type Wide: Operand;
 
     /// Bytes that a stage of `tile` gets: whole boxes, also where they reach outside the tensor.
-    fn bytes(tile: &Tile) -> u32;
+    fn bytes<L: Loader>(tile: &Tile) -> u32;
 
-    /// Issues the loads of stage `step` of `tile`, all counted by `bar`.
+    /// Issues the loads of stage `step` of `tile`, all counted by `to`'s mbarrier.
     ///
     /// # Safety
-    /// The maps have the product's boxes ([`boxes`], [`gate_up::WEIGHTS`]); the stage at `fixed` and `wide` is free and `bar`
+    /// The maps have the product's boxes ([`boxes`], [`gate_up::WEIGHTS`]); the stage at `fixed` and `wide` is free and the mbarrier
     /// expects the tile's [`bytes`](Product::bytes).
-    unsafe fn load(
+    unsafe fn load<L: Loader>(
         maps: Maps,
         tile: &Tile,
         step: u32,
         fixed: SmemAddr,
         wide: SmemAddr,
-        bar: SmemAddr,
+        to: L,
     );
 }
 
@@ -64,8 +125,8 @@ const ROW_BYTES: u32 = TILE_K * 2;
 
 /// Bytes of a stage whose wide side is rows.
 #[inline(always)]
-fn bytes_of_rows(tile: &Tile) -> u32 {
-    STAGE_FIXED + tile.width() * ROW_BYTES
+fn bytes_of_rows<L: Loader>(tile: &Tile) -> u32 {
+    STAGE_FIXED + L::width(tile) * ROW_BYTES
 }
 
 /// The rows of a tile, in the largest [boxes](boxes::ROWS) that fit, so that none are loaded that
@@ -75,15 +136,15 @@ fn bytes_of_rows(tile: &Tile) -> u32 {
 /// # Safety
 /// As [`Product::load`], for the wide side.
 #[inline(always)]
-unsafe fn load_rows(maps: [TensorMapRef; 3], tile: &Tile, k: i32, wide: SmemAddr, bar: SmemAddr) {
+unsafe fn load_rows<L: Loader>(maps: [TensorMapRef; 3], tile: &Tile, k: i32, wide: SmemAddr, to: L) {
     let first = tile.row_start + tile.wide;
     let mut row = 0;
     macro_rules! boxes {
         ($($size:literal)*) => {$(
-            while row + boxes::ROWS[$size] <= tile.width() {
+            while row + boxes::ROWS[$size] <= L::width(tile) {
                 let at = [k, (first + row) as i32];
                 // SAFETY: the caller's contract; boxes of whole rows follow each other.
-                unsafe { tma::load_2d(wide.add(row * ROW_BYTES), maps[$size], at, bar) };
+                unsafe { to.load_2d(wide.add(row * ROW_BYTES), maps[$size], at) };
                 row = reg::opaque(row + boxes::ROWS[$size]);
             }
         )*};
@@ -97,29 +158,24 @@ impl Product for Forward {
     type Wide = KMajor;
 
     #[inline(always)]
-    fn bytes(tile: &Tile) -> u32 {
-        bytes_of_rows(tile)
+    fn bytes<L: Loader>(tile: &Tile) -> u32 {
+        bytes_of_rows::<L>(tile)
     }
 
     #[inline(always)]
-    unsafe fn load(
+    unsafe fn load<L: Loader>(
         maps: Maps,
         tile: &Tile,
         step: u32,
         fixed: SmemAddr,
         wide: SmemAddr,
-        bar: SmemAddr,
+        to: L,
     ) {
         let k = (step * TILE_K) as i32;
         // SAFETY: the trait's contract.
         unsafe {
-            tma::load_3d(
-                fixed,
-                maps.b,
-                [k, tile.fixed as i32, tile.group as i32],
-                bar,
-            );
-            load_rows(maps.a, tile, k, wide, bar);
+            to.load_3d(fixed, maps.b, [k, tile.fixed as i32, tile.group as i32]);
+            load_rows(maps.a, tile, k, wide, to);
         }
     }
 }
@@ -130,18 +186,18 @@ impl Product for GateUp {
     type Wide = KMajor;
 
     #[inline(always)]
-    fn bytes(tile: &Tile) -> u32 {
-        bytes_of_rows(tile)
+    fn bytes<L: Loader>(tile: &Tile) -> u32 {
+        bytes_of_rows::<L>(tile)
     }
 
     #[inline(always)]
-    unsafe fn load(
+    unsafe fn load<L: Loader>(
         maps: Maps,
         tile: &Tile,
         step: u32,
         fixed: SmemAddr,
         wide: SmemAddr,
-        bar: SmemAddr,
+        to: L,
     ) {
         let k = (step * TILE_K) as i32;
         // SAFETY: the trait's contract.
@@ -150,15 +206,14 @@ impl Product for GateUp {
             while part < CONSUMERS {
                 let column = tile.fixed + part * gate_up::APART;
                 let from = (column / gate_up::ALTERNATION) as i32;
-                tma::load_5d(
+                to.load_5d(
                     fixed.add(part * PANEL),
                     maps.b,
                     [k, 0, 0, from, tile.group as i32],
-                    bar,
                 );
                 part += 1;
             }
-            load_rows(maps.a, tile, k, wide, bar);
+            load_rows(maps.a, tile, k, wide, to);
         }
     }
 }
@@ -169,18 +224,18 @@ impl Product for Dgrad {
     type Wide = KMajor;
 
     #[inline(always)]
-    fn bytes(tile: &Tile) -> u32 {
-        bytes_of_rows(tile)
+    fn bytes<L: Loader>(tile: &Tile) -> u32 {
+        bytes_of_rows::<L>(tile)
     }
 
     #[inline(always)]
-    unsafe fn load(
+    unsafe fn load<L: Loader>(
         maps: Maps,
         tile: &Tile,
         step: u32,
         fixed: SmemAddr,
         wide: SmemAddr,
-        bar: SmemAddr,
+        to: L,
     ) {
         let k = (step * TILE_K) as i32;
         // SAFETY: the trait's contract.
@@ -188,15 +243,14 @@ impl Product for Dgrad {
             let mut panel = 0;
             while panel < FIXED_PANELS {
                 let n = tile.fixed + panel * boxes::PANEL;
-                tma::load_3d(
+                to.load_3d(
                     fixed.add(panel * PANEL),
                     maps.b,
                     [n as i32, k, tile.group as i32],
-                    bar,
                 );
                 panel += 1;
             }
-            load_rows(maps.a, tile, k, wide, bar);
+            load_rows(maps.a, tile, k, wide, to);
         }
     }
 }
@@ -207,32 +261,32 @@ impl Product for Wgrad {
     type Wide = MnMajor;
 
     #[inline(always)]
-    fn bytes(tile: &Tile) -> u32 {
-        STAGE_FIXED + tile.width().div_ceil(boxes::PANEL) * PANEL
+    fn bytes<L: Loader>(tile: &Tile) -> u32 {
+        STAGE_FIXED + L::width(tile).div_ceil(boxes::PANEL) * PANEL
     }
 
     #[inline(always)]
-    unsafe fn load(
+    unsafe fn load<L: Loader>(
         maps: Maps,
         tile: &Tile,
         step: u32,
         fixed: SmemAddr,
         wide: SmemAddr,
-        bar: SmemAddr,
+        to: L,
     ) {
         let row = (tile.row_start + step * TILE_K) as i32;
         let mut panel = 0;
         while panel < FIXED_PANELS {
             let m = tile.fixed + panel * boxes::PANEL;
             // SAFETY: the trait's contract.
-            unsafe { tma::load_2d(fixed.add(panel * PANEL), maps.a[0], [m as i32, row], bar) };
+            unsafe { to.load_2d(fixed.add(panel * PANEL), maps.a[0], [m as i32, row]) };
             panel += 1;
         }
         panel = 0;
-        while panel * boxes::PANEL < tile.width() {
+        while panel * boxes::PANEL < L::width(tile) {
             let n = tile.wide + panel * boxes::PANEL;
             // SAFETY: the trait's contract.
-            unsafe { tma::load_2d(wide.add(panel * PANEL), maps.b, [n as i32, row], bar) };
+            unsafe { to.load_2d(wide.add(panel * PANEL), maps.b, [n as i32, row]) };
             panel += 1;
         }
     }

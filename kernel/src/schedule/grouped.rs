@@ -256,6 +256,17 @@ impl Tile {
     pub const fn width(&self) -> u32 {
         width(self.count)
     }
+
+    /// What block `rank` of a pair loads of it and, but for its half of the wide side, computes:
+    /// [`SIDE`] of the fixed side, and `share` of the wide one.
+    pub const fn half(&self, rank: u32, apart: u32, share: u32) -> Tile {
+        Tile {
+            fixed: self.fixed + rank * apart,
+            wide: self.wide + rank * share,
+            count: share,
+            ..*self
+        }
+    }
 }
 
 /// Width of the product that covers `count` of the wide side.
