@@ -24,7 +24,7 @@ use crate::role::product::{GateUp, Maps, Product};
 use crate::role::store::{Linear, WayOut};
 use crate::role::table::{self, SharedTable};
 use crate::role::tickets::{Drawn, Tickets};
-use crate::schedule::grouped::{Alone, Problem, Tiles};
+use crate::schedule::grouped::{ByBlock, Problem, Tiles};
 use crate::set_max_registers;
 use crate::sync::ring::Ring;
 
@@ -56,7 +56,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
         base.add(plan.clear),
         stages,
     );
-    let table = SharedTable::new(args.groups, base, &plan);
+    let table = SharedTable::new(args.groups, base.add(plan.table));
 
     if reg::thread_idx() == 0 {
         // SAFETY: one thread, before the barriers inside `build`.
@@ -74,7 +74,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
         fence::mbarrier_init();
     }
     // SAFETY: every thread is here.
-    unsafe { table::build::<Alone>(table, &problem, args) };
+    unsafe { table::build::<ByBlock>(table, &problem, args) };
 
     let warpgroup = reg::thread_idx() / 128;
     if warpgroup == 0 {
@@ -84,7 +84,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
             set_max_registers!(dec 40);
             let drawn = || {
                 let tickets = Tickets::new(args.tickets, reg::block_idx());
-                Drawn::new(Tiles::<_, Alone>::new(table, problem), tickets)
+                Drawn::new(Tiles::<_, ByBlock>::new(table, problem), tickets)
             };
             if reg::thread_idx() == 0 {
                 if P::RELAYED {
@@ -107,35 +107,50 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
     }
 }
 
-/// A plain product: the body of the three forms.
-///
-/// # Safety
-/// As [`gemm`]; `d` is the tensor map of `args`' D.
-#[inline(always)]
-pub unsafe fn linear<P: Product, E: Engine>(
-    maps: impl FnOnce() -> Maps,
-    d: impl FnOnce() -> TensorMapRef,
-    args: &GemmArgs,
-) {
-    let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
-    let stages = match P::FORM {
-        // Unknown to the compiler: it would make a kernel for each.
-        Form::Wgrad if args.sink != Sink::Bf16 as u32 => reg::opaque(STAGES_OF_PANELS),
-        _ => STAGES,
-    };
-    // SAFETY: the caller's contract.
-    unsafe { gemm::<P, E, _>(maps, problem, args, stages, || Linear::<P>::new(args, d())) };
+/// What the entries do, by their engine.
+pub trait Body {
+    /// A plain product: the body of the three forms.
+    ///
+    /// # Safety
+    /// All threads run it, launched as the entry's spec says; `args` and `maps` describe valid memory, and
+    /// `d` is the tensor map of `args`' D.
+    unsafe fn linear<P: Product>(
+        maps: impl FnOnce() -> Maps,
+        d: impl FnOnce() -> TensorMapRef,
+        args: &GemmArgs,
+    );
+
+    /// Gate-and-up.
+    ///
+    /// # Safety
+    /// As [`linear`](Body::linear).
+    unsafe fn gate_up(maps: impl FnOnce() -> Maps, args: &GateUpArgs);
 }
 
-/// Gate-and-up.
-///
-/// # Safety
-/// As [`gemm`].
-#[inline(always)]
-pub unsafe fn gate_up<E: Engine>(maps: impl FnOnce() -> Maps, args: &GateUpArgs) {
-    let problem = Problem::gate_up(args.gemm.n, args.gemm.k);
-    // SAFETY: the caller's contract.
-    unsafe { gemm::<GateUp, E, _>(maps, problem, &args.gemm, STAGES, || Activate { args }) };
+/// Each block multiplies on its own.
+impl<E: Engine> Body for E {
+    #[inline(always)]
+    unsafe fn linear<P: Product>(
+        maps: impl FnOnce() -> Maps,
+        d: impl FnOnce() -> TensorMapRef,
+        args: &GemmArgs,
+    ) {
+        let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
+        let stages = match P::FORM {
+            // Unknown to the compiler: it would make a kernel for each.
+            Form::Wgrad if args.sink != Sink::Bf16 as u32 => reg::opaque(STAGES_OF_PANELS),
+            _ => STAGES,
+        };
+        // SAFETY: the caller's contract.
+        unsafe { gemm::<P, E, _>(maps, problem, args, stages, || Linear::<P>::new(args, d())) };
+    }
+
+    #[inline(always)]
+    unsafe fn gate_up(maps: impl FnOnce() -> Maps, args: &GateUpArgs) {
+        let problem = Problem::gate_up(args.gemm.n, args.gemm.k);
+        // SAFETY: the caller's contract.
+        unsafe { gemm::<GateUp, E, _>(maps, problem, &args.gemm, STAGES, || Activate { args }) };
+    }
 }
 
 /// Defines a kernel of a form under a name, with the product and the engine it composes: of rows, or
@@ -169,7 +184,7 @@ macro_rules! gemm_entry {
             // SAFETY: the caller's contract.
             unsafe {
                 let maps = || $crate::role::product::Maps { a: $a, b: $b };
-                $crate::entry::gemm::linear::<$product, $engine>(maps, || $d, &args);
+                <$engine as $crate::entry::gemm::Body>::linear::<$product>(maps, || $d, &args);
             }
         }
     };
@@ -201,7 +216,7 @@ macro_rules! gate_up_entry {
                     ],
                     b: $crate::tensor_map_param!($literal, 3),
                 };
-                $crate::entry::gemm::gate_up::<$engine>(maps, &args);
+                <$engine as $crate::entry::gemm::Body>::gate_up(maps, &args);
             }
         }
     };

@@ -16,6 +16,28 @@ pub mod accumulator {
     }
 }
 
+/// Which of a tile's 128 rows in tensor memory (its lanes) a consumer's warp loads, 16 at a time: each
+/// warp of a warpgroup reaches 32 lanes, of which consumer 0 takes the first 16, and consumer 1 the others.
+///
+/// 16 lanes by 256 bits are loaded as [`accumulator`] places 16 rows, so that a warp has the rows that some
+/// warp of some consumer has where each consumer multiplies its own 64.
+pub mod tensor {
+    /// The first lane of warp `warp` (0 to 3) of consumer `consumer` (0 or 1).
+    pub const fn lane(consumer: u32, warp: u32) -> u32 {
+        32 * warp + 16 * consumer
+    }
+
+    /// The consumer whose 64 rows have those lanes.
+    pub const fn part(consumer: u32, warp: u32) -> u32 {
+        lane(consumer, warp) / 64
+    }
+
+    /// And its warp that has them there.
+    pub const fn warp(consumer: u32, warp: u32) -> u32 {
+        lane(consumer, warp) % 64 / 16
+    }
+}
+
 /// Byte offsets, in a 128-byte-swizzled tile of 64 K, that the lanes of a warp give to
 /// an x4 `ldmatrix`, which loads four 8x8 blocks.
 pub mod ldmatrix {
@@ -114,6 +136,29 @@ mod tests {
             }
         }
         assert!(seen.iter().flatten().all(|&covered| covered));
+    }
+
+    #[test]
+    fn two_consumers_share_the_lanes_of_tensor_memory() {
+        let mut seen = [false; 128];
+        for (consumer, warp) in [0, 1].into_iter().flat_map(|c| [0, 1, 2, 3].map(|w| (c, w))) {
+            let first = tensor::lane(consumer, warp);
+            assert!((32 * warp..32 * warp + 32).contains(&first), "the warp's own lanes");
+            let (part, other) = (tensor::part(consumer, warp), tensor::warp(consumer, warp));
+            for lane in 0..32 {
+                // 16x256b: lane l / 4, and 8 below (PTX ISA, "tcgen05 data movement").
+                let rows = [0, 8].map(|below| first + lane / 4 + below);
+                let thread = 32 * other + lane;
+                let want = [0, 2].map(|index| 64 * part + accumulator::row(thread, index));
+                assert_eq!(rows, want);
+                if lane % 4 == 0 {
+                    for row in rows {
+                        assert!(!core::mem::replace(&mut seen[row as usize], true));
+                    }
+                }
+            }
+        }
+        assert!(seen.iter().all(|&covered| covered));
     }
 
     /// A tile element's offset, written independently: rows of 128 bytes, chunk XOR row.

@@ -1,6 +1,7 @@
 //! The tensor-core engines behind one trait, and the accumulators they share.
 
 pub mod accumulators;
+pub mod sm100;
 pub mod tile;
 pub mod warp;
 pub mod wgmma;
@@ -78,5 +79,9 @@ pub trait Engine {
 pub type Native = wgmma::Wgmma;
 
 /// The engine of the architecture that this crate is compiled for.
-#[cfg(not(mok_arch = "sm_90a"))]
+#[cfg(any(mok_arch = "sm_100a", mok_arch = "sm_103a"))]
+pub type Native = sm100::Tcgen05;
+
+/// The engine of the architecture that this crate is compiled for.
+#[cfg(not(any(mok_arch = "sm_90a", mok_arch = "sm_100a", mok_arch = "sm_103a")))]
 pub type Native = warp::WarpMma;

@@ -50,12 +50,12 @@ macro_rules! warp_sync {
 /// All threads of all blocks of the cluster arrive, then wait, in turn.
 #[macro_export]
 macro_rules! cluster_arrive {
-    () => {{
+    ($($index:literal)*) => {{
         $crate::pin!();
         ::core::arch::asm!(
             concat!(
                 "barrier.cluster.arrive.release.aligned;",
-                $crate::collective_tag!()
+                $crate::collective_tag!($($index)*)
             ),
             options(nostack)
         )
@@ -68,12 +68,12 @@ macro_rules! cluster_arrive {
 /// Follows this thread's [`cluster_arrive!`](crate::cluster_arrive).
 #[macro_export]
 macro_rules! cluster_wait {
-    () => {{
+    ($($index:literal)*) => {{
         $crate::pin!();
         ::core::arch::asm!(
             concat!(
                 "barrier.cluster.wait.acquire.aligned;",
-                $crate::collective_tag!()
+                $crate::collective_tag!($($index)*)
             ),
             options(nostack)
         )

@@ -130,3 +130,13 @@ pub unsafe fn wait(bar: SmemAddr, parity: u32) {
     // SAFETY: the caller's contract.
     while !unsafe { try_wait(bar, parity) } {}
 }
+
+/// [`wait`] that acquires in the cluster: between blocks of one cluster, which start and end together.
+///
+/// # Safety
+/// As [`try_wait`].
+#[inline(always)]
+pub unsafe fn wait_cluster(bar: SmemAddr, parity: u32) {
+    // SAFETY: the caller's contract.
+    while !unsafe { try_wait_cluster(bar, parity) } {}
+}

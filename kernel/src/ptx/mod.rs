@@ -23,6 +23,7 @@ pub mod mbarrier;
 pub mod reg;
 pub mod shared;
 pub mod shuffle;
+pub mod tcgen05;
 pub mod tma;
 pub mod wgmma;
 

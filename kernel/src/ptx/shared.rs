@@ -139,6 +139,21 @@ pub unsafe fn store_cluster_u32(addr: ClusterAddr, value: u32) {
     };
 }
 
+/// Stores 16 bytes to a block of the cluster; delivers them to the mbarrier `bar` there ("st.async").
+///
+/// # Safety
+/// As [`store_cluster_u32`], for 16 aligned bytes that `bar` expects; no one else touches them until its
+/// phase completes.
+#[inline(always)]
+pub unsafe fn store_async_v4(addr: ClusterAddr, words: [u32; 4], bar: ClusterAddr) {
+    let [a, b, c, d] = words;
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [{0}], {{{1}, {2}, {3}, {4}}}, [{5}];",
+             in(reg32) addr.0, in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d, in(reg32) bar.0, options(nostack))
+    };
+}
+
 /// Adds to a word of this block's shared memory, without order ("red").
 ///
 /// # Safety

@@ -66,7 +66,7 @@ macro_rules! tensor_copies {
         pub unsafe fn $pair(dst: SmemAddr, map: TensorMapRef, at: [i32; $rank], bar: ClusterAddr) {
             // SAFETY: the caller's contract.
             unsafe {
-                asm!(concat!("cp.async.bulk.tensor.", $rank, "d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes [{dst}], [{map}, ", $coords, "], [{bar}];"),
+                asm!(concat!("cp.async.bulk.tensor.", $rank, "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.cta_group::2 [{dst}], [{map}, ", $coords, "], [{bar}];"),
                     $(in(reg32) at[$i],)*
                     dst = in(reg32) dst.0, map = in(reg64) map.0, bar = in(reg32) bar.0, options(nostack));
             }

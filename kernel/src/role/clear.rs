@@ -58,7 +58,7 @@ pub unsafe fn clear(ring: Ring, base: SmemAddr, plan: &SharedPlan) {
 /// # Safety
 /// The lanes of a warp call it on a stage whose bytes have arrived and that nobody reads yet.
 #[inline(always)]
-unsafe fn clear_rows(fixed: SmemAddr, wide: SmemAddr, width: u32, rows: u32, lane: u32) {
+pub(super) unsafe fn clear_rows(fixed: SmemAddr, wide: SmemAddr, width: u32, rows: u32, lane: u32) {
     // A row of a panel is 128 bytes wherever the swizzle puts its chunks.
     let chunk = lane % 8 * 16;
     let end = rows.next_multiple_of(16);

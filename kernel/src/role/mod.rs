@@ -7,6 +7,7 @@ pub mod deal;
 pub mod load;
 pub mod multiply;
 pub mod order;
+pub mod pair;
 pub mod panels;
 pub mod peers;
 pub mod product;

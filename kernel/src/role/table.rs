@@ -1,6 +1,6 @@
 //! Before the roles part: the whole block derives the group table from the group sizes.
 
-use crate::gemm::{GemmArgs, SharedPlan};
+use crate::gemm::GemmArgs;
 use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::{atom, global, reg};
 use crate::schedule::grouped::{Class, GroupTable, Problem, Tiling, clamp_rows, padded};
@@ -16,9 +16,8 @@ pub struct SharedTable {
 }
 
 impl SharedTable {
-    /// The table's place; its contents come with [`build`].
-    pub fn new(groups: u32, base: SmemAddr, plan: &SharedPlan) -> SharedTable {
-        let first_tile = base.add(plan.table);
+    /// The table that is to start there; its contents come with [`build`].
+    pub fn new(groups: u32, first_tile: SmemAddr) -> SharedTable {
         let row_start = first_tile.add(2 * 4 * (groups + 1));
         SharedTable {
             groups,

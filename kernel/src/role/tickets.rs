@@ -10,7 +10,7 @@
 use super::load::Source;
 use crate::gemm::TICKETS;
 use crate::ptx::{atom, reg};
-use crate::schedule::grouped::{Alone, Class, GroupTable, Tile, Tiles, Tiling};
+use crate::schedule::grouped::{ByBlock, Class, GroupTable, Tile, Tiles, Tiling};
 
 /// The end of one block, or of a pair that draws together: one thread.
 pub struct Tickets {
@@ -87,7 +87,7 @@ impl Tickets {
 }
 
 /// The tiles that a block draws, or a pair.
-pub struct Drawn<T, S = Alone> {
+pub struct Drawn<T, S = ByBlock> {
     tiles: Tiles<T, S>,
     tickets: Tickets,
     /// The next number.

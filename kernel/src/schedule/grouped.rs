@@ -81,20 +81,20 @@ pub trait Tiling {
 
 /// Each block computes its own tiles.
 #[derive(Clone, Copy)]
-pub struct Alone;
+pub struct ByBlock;
 
 /// Pairs of blocks compute tiles together.
 #[derive(Clone, Copy)]
-pub struct Paired;
+pub struct ByPair;
 
-impl Tiling for Alone {
+impl Tiling for ByBlock {
     const BLOCKS: u32 = 1;
     const WIDEST: u32 = MAX_WIDTH;
     const ROWS: u32 = 8;
     const COLUMNS: u32 = 64;
 }
 
-impl Tiling for Paired {
+impl Tiling for ByPair {
     const BLOCKS: u32 = pair::BLOCKS;
     const WIDEST: u32 = pair::MAX_WIDTH;
     const ROWS: u32 = pair::ROWS;
@@ -294,7 +294,7 @@ fn part(extent: u32, unit: NonZeroU32, parts: NonZeroU32, index: u32) -> (u32, u
 
 /// Tiles by their numbers.
 #[derive(Clone, Copy)]
-pub struct Tiles<T, S = Alone> {
+pub struct Tiles<T, S = ByBlock> {
     table: T,
     problem: Problem,
     tiling: PhantomData<S>,
@@ -529,8 +529,8 @@ mod tests {
                                 Problem::new(form, m, n, 192, sink as u32),
                                 Problem::gate_up(n, 192),
                             ] {
-                                check_cover::<Alone>(problem, rows, step);
-                                check_cover::<Paired>(problem, rows, step);
+                                check_cover::<ByBlock>(problem, rows, step);
+                                check_cover::<ByPair>(problem, rows, step);
                             }
                         }
                     }
@@ -549,8 +549,8 @@ mod tests {
             sink in proptest::sample::select(&Sink::ALL[..]),
         ) {
             let problem = Problem::new(form, m, n, 64, sink as u32);
-            check_cover::<Alone>(problem, &rows, step);
-            check_cover::<Paired>(problem, &rows, step);
+            check_cover::<ByBlock>(problem, &rows, step);
+            check_cover::<ByPair>(problem, &rows, step);
         }
     }
 

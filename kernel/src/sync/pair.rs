@@ -1,0 +1,558 @@
+//! What the warps of a pair of blocks have between them.
+//!
+//! The even block leads: it draws tiles and issues products, for both. Each mbarrier exists in both
+//! blocks, at one offset; where "in" says leader, only the leader's is used.
+//!
+//! | mbarrier | for each | in | completes when |
+//! |---|---|---|---|
+//! | full | stage | leader | its producer has announced, and brought are, both blocks' bytes |
+//! | empty | stage | both | the products that read the stage are done |
+//! | soiled | stage | both | the block's own bytes are there, of a stage that is to be cleared |
+//! | clear | stage | leader | both relays have cleared theirs |
+//! | dealt | place | both | a tile is there |
+//! | taken | place | leader | all that read it in both blocks have |
+//! | accumulated | buffer | both | a tile's products are done |
+//! | drained | buffer | leader | all consumer warps of both blocks have their sums |
+//! | old | consumer | both | D's old panels are there (`role::panels`) |
+//!
+//! Stages are walked in one order by all, as in [`ring`](super::ring). `soiled` and `clear` are used in
+//! some rounds only, so their parities are counted by stage.
+
+use crate::gemm::pair::{BLOCKS, BUFFERS, DEALS, MAX_WIDTH, PairPlan, STAGES};
+use crate::gemm::{CONSUMERS, ORDER};
+use crate::ptx::shared::{self, ClusterAddr, SmemAddr};
+use crate::ptx::{mbarrier, reg, tcgen05};
+use crate::schedule::grouped::Tile;
+use crate::warp_sync;
+
+/// The rank of the block that draws and multiplies for both.
+pub const LEADER: u32 = 0;
+/// Both blocks, where a commit arrives.
+const BOTH: u16 = (1 << BLOCKS) - 1;
+/// Warps that bring sums out, of one block.
+const CONSUMER_WARPS: u32 = 4 * CONSUMERS;
+
+const FULL: u32 = 0;
+const EMPTY: u32 = FULL + STAGES;
+const SOILED: u32 = EMPTY + STAGES;
+const CLEAR: u32 = SOILED + STAGES;
+const DEALT: u32 = CLEAR + STAGES;
+const TAKEN: u32 = DEALT + DEALS;
+const ACCUMULATED: u32 = TAKEN + DEALS;
+const DRAINED: u32 = ACCUMULATED + BUFFERS;
+const OLD: u32 = DRAINED + BUFFERS;
+const _: () = assert!(OLD + CONSUMERS == crate::gemm::pair::BARRIERS);
+
+/// A block's view of what the pair shares.
+#[derive(Clone, Copy)]
+pub struct Pair {
+    /// This block's rank.
+    pub rank: u32,
+    /// Stages in use.
+    stages: u32,
+    barriers: SmemAddr,
+    deals: SmemAddr,
+}
+
+impl Pair {
+    /// Of the block of this rank, with a ring of so many stages, [`STAGES`] at most.
+    pub fn new(rank: u32, stages: u32, base: SmemAddr, plan: &PairPlan) -> Pair {
+        Pair {
+            rank,
+            stages,
+            barriers: base.add(plan.barriers),
+            deals: base.add(plan.deals),
+        }
+    }
+
+    #[inline(always)]
+    fn bar(&self, kind: u32, index: u32) -> SmemAddr {
+        self.barriers.add(8 * (kind + index))
+    }
+
+    /// The leader's.
+    #[inline(always)]
+    fn leaders(&self, kind: u32, index: u32) -> ClusterAddr {
+        self.bar(kind, index).in_block(LEADER)
+    }
+
+    /// The mbarrier of a consumer's old panels.
+    #[inline(always)]
+    pub fn old(&self, consumer: u32) -> SmemAddr {
+        self.bar(OLD, consumer)
+    }
+
+    /// Initialises the barriers, with relays or without.
+    ///
+    /// # Safety
+    /// One thread of each block calls it, before anyone uses them; a `fence::mbarrier_init` and a
+    /// cluster barrier follow.
+    pub unsafe fn init(&self, relayed: bool) {
+        // In both blocks: producer, consumers, relay; and the issuer.
+        let readers = BLOCKS * (1 + CONSUMER_WARPS + relayed as u32) + 1;
+        let all = [
+            (FULL, STAGES, 1),
+            (EMPTY, STAGES, 1),
+            (SOILED, STAGES, 1),
+            (CLEAR, STAGES, BLOCKS),
+            (DEALT, DEALS, 1),
+            (TAKEN, DEALS, readers),
+            (ACCUMULATED, BUFFERS, 1),
+            (DRAINED, BUFFERS, BLOCKS * CONSUMER_WARPS),
+            (OLD, CONSUMERS, 1),
+        ];
+        macro_rules! init {
+            ($($at:literal)*) => {$(
+                let (kind, count, arrivals) = all[$at];
+                let mut index = 0;
+                while index < count {
+                    // SAFETY: the plan reserves 8 aligned bytes a barrier for them.
+                    unsafe { mbarrier::init(self.bar(kind, index), arrivals) };
+                    index = reg::opaque(index + 1);
+                }
+            )*};
+        }
+        init!(0 1 2 3 4 5 6 7 8);
+        let mut place = 0;
+        while place < DEALS {
+            // SAFETY: the dealer's first bytes come after the cluster barrier.
+            unsafe { mbarrier::arrive_expect(self.bar(DEALT, place), ORDER) };
+            place += 1;
+        }
+    }
+}
+
+/// A walk over places in turn: which one is next, and in which parity.
+#[derive(Clone, Copy)]
+struct Walk {
+    at: u32,
+    parity: u32,
+}
+
+impl Walk {
+    const START: Walk = Walk { at: 0, parity: 0 };
+
+    /// Takes the next of `count`.
+    #[inline(always)]
+    fn next(&mut self, count: u32) -> Walk {
+        let now = *self;
+        self.at = reg::opaque(self.at + 1);
+        if self.at == count {
+            self.at = 0;
+            self.parity ^= 1;
+        }
+        now
+    }
+}
+
+/// Parities of barriers that aren't used in every round: a bit a stage.
+#[derive(Clone, Copy)]
+struct Parities(u32);
+
+impl Parities {
+    /// That of the stage's next phase.
+    #[inline(always)]
+    fn next(&mut self, stage: u32) -> u32 {
+        let parity = self.0 >> stage & 1;
+        self.0 ^= 1 << stage;
+        parity
+    }
+}
+
+/// The dealer's end: one thread of the leader.
+pub struct Dealer {
+    pair: Pair,
+    at: Walk,
+}
+
+impl Dealer {
+    /// The dealer of a pair.
+    pub fn new(pair: Pair) -> Dealer {
+        Dealer {
+            pair,
+            at: Walk::START,
+        }
+    }
+
+    /// Deals a tile to both blocks, or that there is none any more.
+    ///
+    /// # Safety
+    /// One thread of the leader calls it; the barriers are initialised in both blocks, which end after
+    /// all that is dealt was read.
+    #[inline(always)]
+    pub unsafe fn deal(&mut self, tile: Option<Tile>) {
+        let Walk { at, parity } = self.at.next(DEALS);
+        let (first, second) = match tile {
+            Some(tile) => (
+                [tile.group, tile.row_start, tile.rows, tile.fixed],
+                [tile.wide, tile.count, 0, 0],
+            ),
+            // No tile is that narrow.
+            None => ([0; 4], [0; 4]),
+        };
+        let pair = &self.pair;
+        // SAFETY: the caller's contract; the place is this thread's until it is dealt. Before the first
+        // round the phase of the opposite parity counts as complete. A producer has announced the bytes.
+        unsafe {
+            mbarrier::wait_cluster(pair.bar(TAKEN, at), parity ^ 1);
+            let mut rank = 0;
+            while rank < BLOCKS {
+                let bar = pair.bar(DEALT, at).in_block(rank);
+                let place = pair.deals.add(ORDER * at);
+                shared::store_async_v4(place.in_block(rank), first, bar);
+                shared::store_async_v4(place.add(16).in_block(rank), second, bar);
+                rank = reg::opaque(rank + 1);
+            }
+        }
+    }
+}
+
+/// The end of one that reads what is dealt: a thread, or a warp.
+pub struct Dealt {
+    pair: Pair,
+    at: Walk,
+}
+
+impl Dealt {
+    /// A reader of a pair's tiles.
+    pub fn new(pair: Pair) -> Dealt {
+        Dealt {
+            pair,
+            at: Walk::START,
+        }
+    }
+
+    /// Waits for the next tile and reads it; `None` ends the work.
+    ///
+    /// # Safety
+    /// The barriers are initialised; [`done`](Dealt::done) follows before the next one is read.
+    #[inline(always)]
+    pub unsafe fn read(&self) -> Option<Tile> {
+        let Walk { at, parity } = self.at;
+        let place = self.pair.deals.add(ORDER * at);
+        // SAFETY: the caller's contract; the place is the readers' until all of them are done with it.
+        let ([group, row_start, rows, fixed], [wide, count, _, _]) = unsafe {
+            mbarrier::wait_cluster(self.pair.bar(DEALT, at), parity);
+            (shared::load_v4(place), shared::load_v4(place.add(16)))
+        };
+        (count > 0).then_some(Tile {
+            group,
+            row_start,
+            rows,
+            fixed,
+            wide,
+            count,
+        })
+    }
+
+    /// Has the place's next bytes expected.
+    ///
+    /// # Safety
+    /// The producer of each block calls it, between `read` and `done`.
+    #[inline(always)]
+    unsafe fn expect(&self) {
+        // SAFETY: the phase that was read is complete, and the next one's bytes come when all are done.
+        unsafe { mbarrier::arrive_expect(self.pair.bar(DEALT, self.at.at), ORDER) };
+    }
+
+    /// The tile has been read, by this thread or, if it is of a warp, by the warp.
+    ///
+    /// # Safety
+    /// Each thread that reads calls it; of a warp one `speaks`, after a barrier of the warp.
+    #[inline(always)]
+    pub unsafe fn done(&mut self, speaks: bool) {
+        let Walk { at, .. } = self.at.next(DEALS);
+        if speaks {
+            // SAFETY: the barrier is initialised, and this arrival is pending.
+            unsafe { mbarrier::arrive_cluster(self.pair.leaders(TAKEN, at)) };
+        }
+    }
+
+    /// The next tile, for a reader that is one thread.
+    ///
+    /// # Safety
+    /// As [`read`](Dealt::read); one thread.
+    #[inline(always)]
+    pub unsafe fn next(&mut self) -> Option<Tile> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let tile = self.read();
+            self.done(true);
+            tile
+        }
+    }
+
+    /// [`next`](Dealt::next), for the producer of a block.
+    ///
+    /// # Safety
+    /// As `next`.
+    #[inline(always)]
+    pub unsafe fn next_to_load(&mut self) -> Option<Tile> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let tile = self.read();
+            self.expect();
+            self.done(true);
+            tile
+        }
+    }
+
+    /// [`next`](Dealt::next), for a warp.
+    ///
+    /// # Safety
+    /// As `next`; all lanes of one warp call it.
+    #[inline(always)]
+    pub unsafe fn next_of_warp(&mut self) -> Option<Tile> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let tile = self.read();
+            warp_sync!();
+            self.done(reg::lane() == 0);
+            tile
+        }
+    }
+}
+
+/// A producer's end of the ring: one thread of each block.
+pub struct Producer {
+    pair: Pair,
+    at: Walk,
+}
+
+impl Producer {
+    /// A producer of a pair.
+    pub fn new(pair: Pair) -> Producer {
+        Producer {
+            pair,
+            at: Walk::START,
+        }
+    }
+
+    /// Waits for the next stage to be free; returns its index.
+    ///
+    /// # Safety
+    /// One thread; it announces each stage before it acquires the next.
+    #[inline(always)]
+    pub unsafe fn acquire(&mut self) -> u32 {
+        let Walk { at, parity } = self.at.next(self.pair.stages);
+        // SAFETY: the barriers are initialised; a fresh ring is free.
+        unsafe { mbarrier::wait(self.pair.bar(EMPTY, at), parity ^ 1) };
+        at
+    }
+
+    /// Announces `bytes` to come to this block's part of a stage, and as many to the other block's;
+    /// returns the mbarrier that must get them.
+    ///
+    /// A stage that is to be cleared is waited for by the block's own relay. The leader's barrier passes
+    /// such a round by without bytes, so that its parity is that of the round.
+    ///
+    /// # Safety
+    /// Once for each stage acquired; exactly as many bytes are then delivered.
+    #[inline(always)]
+    pub unsafe fn announce(&self, stage: u32, bytes: u32, soiled: bool) -> ClusterAddr {
+        let leads = self.pair.rank == LEADER;
+        let full = self.pair.bar(FULL, stage);
+        // SAFETY: the barriers are initialised, and these arrivals are pending.
+        unsafe {
+            if soiled {
+                let own = self.pair.bar(SOILED, stage);
+                if leads {
+                    mbarrier::arrive(full);
+                }
+                mbarrier::arrive_expect(own, bytes);
+                own.in_block(self.pair.rank)
+            } else {
+                if leads {
+                    mbarrier::arrive_expect(full, BLOCKS * bytes);
+                }
+                full.in_block(LEADER)
+            }
+        }
+    }
+
+    /// Waits until all stages are free: commits arrive here as long as some aren't, and a block must not
+    /// end before.
+    ///
+    /// # Safety
+    /// The last thing that the producer does with the ring.
+    #[inline(always)]
+    pub unsafe fn drain(&mut self) {
+        let mut left = self.pair.stages;
+        while left > 0 {
+            // SAFETY: the caller's contract.
+            unsafe { self.acquire() };
+            left = reg::opaque(left - 1);
+        }
+    }
+}
+
+/// A relay's end of the ring: one warp of each block.
+pub struct Relay {
+    pair: Pair,
+    /// The stage that the next tile starts in.
+    next: u32,
+    parities: Parities,
+}
+
+impl Relay {
+    /// A relay of a pair.
+    pub fn new(pair: Pair) -> Relay {
+        Relay {
+            pair,
+            next: 0,
+            parities: Parities(0),
+        }
+    }
+
+    /// The last stage of the next tile, which takes so many.
+    #[inline(always)]
+    pub fn last_of(&mut self, depth: u32) -> u32 {
+        let stages = self.pair.stages;
+        // NonZero: a plain division would bring a panic into the kernel.
+        let after = match core::num::NonZeroU32::new(stages) {
+            Some(stages) => (self.next + depth) % stages,
+            None => 0,
+        };
+        self.next = after;
+        if after == 0 { stages - 1 } else { after - 1 }
+    }
+
+    /// Waits for a stage that is to be cleared.
+    ///
+    /// # Safety
+    /// The producer announces it as such.
+    #[inline(always)]
+    pub unsafe fn acquire(&mut self, stage: u32) {
+        let parity = self.parities.next(stage);
+        // SAFETY: the barriers are initialised.
+        unsafe { mbarrier::wait(self.pair.bar(SOILED, stage), parity) };
+    }
+
+    /// Passes it on to the issuer.
+    ///
+    /// # Safety
+    /// One lane calls it, once for each stage acquired, after all that the warp does to it.
+    #[inline(always)]
+    pub unsafe fn pass(&self, stage: u32) {
+        // SAFETY: the barrier is initialised, and this arrival is pending.
+        unsafe { mbarrier::arrive_cluster(self.pair.leaders(CLEAR, stage)) };
+    }
+}
+
+/// The issuer's end of the ring and of tensor memory: one thread of the leader.
+pub struct Issuer {
+    pair: Pair,
+    stages: Walk,
+    buffers: Walk,
+    cleared: Parities,
+}
+
+impl Issuer {
+    /// The issuer of a pair.
+    pub fn new(pair: Pair) -> Issuer {
+        Issuer {
+            pair,
+            stages: Walk::START,
+            buffers: Walk::START,
+            cleared: Parities(0),
+        }
+    }
+
+    /// Waits until the next buffer's sums have been brought out; returns its index.
+    ///
+    /// # Safety
+    /// One thread; [`accumulated`](Issuer::accumulated) follows for each.
+    #[inline(always)]
+    pub unsafe fn buffer(&mut self) -> u32 {
+        let Walk { at, parity } = self.buffers.next(BUFFERS);
+        // SAFETY: the barriers are initialised; fresh buffers are free.
+        unsafe { mbarrier::wait_cluster(self.pair.bar(DRAINED, at), parity ^ 1) };
+        tcgen05::fence_after();
+        at
+    }
+
+    /// Waits for the next stage, in both blocks, which have cleared it if it is soiled; returns its index.
+    ///
+    /// # Safety
+    /// The producers fill as many stages as are awaited.
+    #[inline(always)]
+    pub unsafe fn acquire(&mut self, soiled: bool) -> u32 {
+        let Walk { at, parity } = self.stages.next(self.pair.stages);
+        // SAFETY: the barriers are initialised.
+        unsafe {
+            if soiled {
+                mbarrier::wait_cluster(self.pair.bar(CLEAR, at), self.cleared.next(at));
+            } else {
+                mbarrier::wait_cluster(self.pair.bar(FULL, at), parity);
+            }
+        }
+        tcgen05::fence_after();
+        at
+    }
+
+    /// Lets go of a stage, in both blocks, when the products issued so far are done.
+    ///
+    /// # Safety
+    /// Once for each stage acquired, after its products have been issued.
+    #[inline(always)]
+    pub unsafe fn release(&self, stage: u32) {
+        // SAFETY: the barriers are initialised, and this arrival is pending.
+        unsafe { tcgen05::commit_pair(self.pair.leaders(EMPTY, stage), BOTH) };
+    }
+
+    /// Hands a buffer's sums to the consumers of both blocks when the products issued so far are done.
+    ///
+    /// # Safety
+    /// Once for each buffer acquired, after all its products have been issued.
+    #[inline(always)]
+    pub unsafe fn accumulated(&self, buffer: u32) {
+        // SAFETY: as above.
+        unsafe { tcgen05::commit_pair(self.pair.leaders(ACCUMULATED, buffer), BOTH) };
+    }
+}
+
+/// A consumer warp's end of tensor memory.
+pub struct Buffers {
+    pair: Pair,
+    at: Walk,
+}
+
+impl Buffers {
+    /// A consumer warp of a pair.
+    pub fn new(pair: Pair) -> Buffers {
+        Buffers {
+            pair,
+            at: Walk::START,
+        }
+    }
+
+    /// Waits for the next tile's sums; returns their first column.
+    ///
+    /// # Safety
+    /// The issuer hands over as many buffers as are awaited.
+    #[inline(always)]
+    pub unsafe fn acquire(&self) -> u32 {
+        let Walk { at, parity } = self.at;
+        // SAFETY: the barriers are initialised.
+        unsafe { mbarrier::wait(self.pair.bar(ACCUMULATED, at), parity) };
+        tcgen05::fence_after();
+        at * MAX_WIDTH
+    }
+
+    /// Lets the issuer have the buffer.
+    ///
+    /// # Safety
+    /// All lanes of the warp call it, once for each buffer acquired, after their loads from it are done.
+    #[inline(always)]
+    pub unsafe fn release(&mut self) {
+        let Walk { at, .. } = self.at.next(BUFFERS);
+        tcgen05::fence_before();
+        // SAFETY: all lanes are here; the barrier is initialised, and the warp's arrival is pending.
+        unsafe {
+            warp_sync!();
+            if reg::lane() == 0 {
+                mbarrier::arrive_cluster(self.pair.leaders(DRAINED, at));
+            }
+        }
+    }
+}
