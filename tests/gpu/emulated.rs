@@ -13,7 +13,7 @@ mod schedules;
 mod wgmma;
 
 use libtest_mimic::Arguments;
-use mok::EmulatorConfig;
+use mok::{Arch, EmulatorConfig};
 use mok_tests::Place;
 
 use outcome::{Outcome, expect_equal, trial};
@@ -36,8 +36,20 @@ fn main() {
     trials.extend(facts::trials());
     trials.extend(instructions::trials());
     trials.extend(wgmma::trials());
-    trials.extend(gemm::trials(|work| all || work < 20_000_000));
-    trials.extend(gate_up::trials());
+    let mut builds = gemm::hoppers();
+    for arch in [Arch::Sm100a, Arch::Sm103a] {
+        let config = EmulatorConfig {
+            arch,
+            ..EmulatorConfig::default()
+        };
+        builds.push(gemm::Build {
+            engine: gemm::Engine::Shipped,
+            label: arch.name(),
+            on: Some(config),
+        });
+    }
+    trials.extend(gemm::trials(&builds, |work| all || work < 20_000_000));
+    trials.extend(gate_up::trials(&builds));
     trials.extend(random::trials(all));
     trials.extend(schedules::trials(if all { 64 } else { 4 }));
     for (name, fault) in copies::FAULTS {

@@ -8,7 +8,7 @@ use mok_kernel::gemm::shared_bytes;
 use mok_probes::spec;
 use mok_tests::Probes;
 
-use crate::gemm::{self, Engine};
+use crate::gemm::{self, Build, Engine};
 use crate::{Outcome, expect_equal, trial};
 
 /// How the weights lie.
@@ -254,12 +254,16 @@ pub fn check_small(engine: Engine) -> Outcome {
 }
 
 /// Widths, layouts, clamps, and what is kept.
-pub fn trials() -> Vec<Trial> {
+pub fn trials(builds: &[Build]) -> Vec<Trial> {
     let mut trials = Vec::new();
-    for (engine, label) in [(Engine::Shipped, "shipped"), (Engine::Warp, "warp")] {
+    for Build { engine, label, on } in builds {
         for (index, case) in CASES.into_iter().enumerate() {
             let name = format!("gate_up::{label}::{index:02}");
-            trials.push(trial(name, move || check(engine, &case)));
+            let (engine, on) = (*engine, on.clone());
+            trials.push(trial(name, move || match on {
+                Some(config) => mok_tests::emulated(config, || check(engine, &case)),
+                None => check(engine, &case),
+            }));
         }
     }
     trials

@@ -1,12 +1,12 @@
-//! The grouped GEMM against the oracle: what ships here, and what ships for architectures
-//! that have no GPU at hand (`mma.sync`), on the same shapes.
+//! The grouped GEMM against the oracle: what ships here, on emulated GPUs what ships for architectures
+//! of which there is none at hand, and the same roles on `mma.sync`, on the same shapes.
 
 use bytemuck::Pod;
 use half::bf16;
 use libtest_mimic::Trial;
 use mok::gemm::{Form, GemmCall, Matrix, Sink};
 use mok::oracle::{self, Operand, Problem};
-use mok::{Device, Groups, Kernel, Stream, fill};
+use mok::{Device, EmulatorConfig, Groups, Kernel, Stream, fill};
 use mok_kernel::arch::Arch;
 use mok_kernel::gemm::shared_bytes;
 use mok_probes::spec;
@@ -31,6 +31,25 @@ impl Engine {
             Engine::Warp => Ok(Arch::Sm90a),
         }
     }
+}
+
+/// A build of the kernels, and where it runs.
+pub struct Build {
+    pub engine: Engine,
+    pub label: &'static str,
+    /// An emulated GPU, or where the other tests run.
+    pub on: Option<EmulatorConfig>,
+}
+
+/// What runs on Hopper: what ships for it, and the probes on `mma.sync`.
+pub fn hoppers() -> Vec<Build> {
+    [(Engine::Shipped, "shipped"), (Engine::Warp, "warp")]
+        .map(|(engine, label)| Build {
+            engine,
+            label,
+            on: None,
+        })
+        .into()
 }
 
 /// One launch, without the library's own front: any engine, any grid.
@@ -476,13 +495,16 @@ fn no_rows_at_all(device: &Device, probes: &Probes, engine: Engine) -> Outcome {
 }
 
 /// The tests of the shapes whose work (products of D's rows, columns and depth) is wanted.
-pub fn trials(wanted: impl Fn(usize) -> bool) -> Vec<Trial> {
+pub fn trials(builds: &[Build], wanted: impl Fn(usize) -> bool) -> Vec<Trial> {
     let mut trials = Vec::new();
-    for engine in [Engine::Shipped, Engine::Warp] {
-        let label = if engine == Engine::Shipped {
-            "shipped"
-        } else {
-            "warp"
+    for build in builds {
+        let (engine, label) = (build.engine, build.label);
+        let trial = |name: String, run: Box<dyn FnOnce() -> Outcome + Send>| {
+            let on = build.on.clone();
+            trial(name, move || match on {
+                Some(config) => mok_tests::emulated(config, run),
+                None => run(),
+            })
         };
         for form in Form::ALL {
             let sinks = if form == Form::Wgrad {
@@ -497,21 +519,23 @@ pub fn trials(wanted: impl Fn(usize) -> bool) -> Vec<Trial> {
                     }
                     let name = format!("gemm::{label}::{}::{sink:?}::{index:02}", form.name())
                         .to_lowercase();
-                    trials.push(trial(name, move || check(engine, form, sink, &case)));
+                    let run = move || check(engine, form, sink, &case);
+                    trials.push(trial(name, Box::new(run)));
                 }
             }
             let name = format!("gemm::{label}::{}::gaps", form.name());
-            trials.push(trial(name, move || check_small(engine, form, sinks[0])));
+            let sink = sinks[0];
+            trials.push(trial(name, Box::new(move || check_small(engine, form, sink))));
             let name = format!("gemm::{label}::{}::deterministic", form.name());
-            trials.push(trial(name, move || deterministic(engine, form)));
+            trials.push(trial(name, Box::new(move || deterministic(engine, form))));
         }
-        trials.push(trial(format!("gemm::{label}::overflow"), move || {
-            overflow(engine)
-        }));
-        trials.push(trial(format!("gemm::{label}::no_rows"), move || {
+        let run = move || overflow(engine);
+        trials.push(trial(format!("gemm::{label}::overflow"), Box::new(run)));
+        let run = move || {
             let probes = Probes::load()?;
             no_rows_at_all(&probes.device, &probes, engine)
-        }));
+        };
+        trials.push(trial(format!("gemm::{label}::no_rows"), Box::new(run)));
     }
     trials
 }

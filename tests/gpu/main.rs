@@ -27,8 +27,8 @@ fn main() {
     trials.extend(facts::trials());
     trials.extend(instructions::trials());
     trials.extend(wgmma::trials());
-    trials.extend(gemm::trials(|_| true));
-    trials.extend(gate_up::trials());
+    trials.extend(gemm::trials(&gemm::hoppers(), |_| true));
+    trials.extend(gate_up::trials(&gemm::hoppers()));
     trials.extend(library::trials());
     trials.extend(layer::trials());
     if std::env::var_os("MOK_TEST_ALL").is_some() {

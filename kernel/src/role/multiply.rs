@@ -40,6 +40,7 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
             panels,
             old: base.add(plan.old + 8 * part),
             sums: Spot {
+                part,
                 thread,
                 staging,
                 panels,

@@ -173,9 +173,14 @@ impl Panels {
                 shared::store_u32(panel.add(inside), sum);
             }
         };
+        let count = match place.is_shared() {
+            // For rows that D doesn't have, the other consumer has brought nothing.
+            true if order.row + 64 * place.sums.part >= args.m => 0,
+            _ => order.count,
+        };
         macro_rules! columns {
             ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {$(
-                if 16 * $j < reg::anew(order.count) {
+                if 16 * $j < reg::anew(count) {
                     add(16 * $j, sums.0[$d0], sums.0[$d1], 0);
                     add(16 * $j, sums.0[$d2], sums.0[$d3], 8);
                     add(16 * $j + 8, sums.0[$d4], sums.0[$d5], 0);

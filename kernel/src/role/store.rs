@@ -50,6 +50,8 @@ pub struct Place {
 /// consumer's warps have sums of both.
 #[derive(Clone, Copy)]
 pub struct Spot {
+    /// Which consumer.
+    pub part: u32,
     /// The thread that has such sums where each consumer has its own half's: 0 to 127.
     pub thread: u32,
     /// That consumer's staging memory.

@@ -50,6 +50,7 @@ pub unsafe fn bring<P: Product, W: WayOut>(
             panels: panels(part),
             old: pair.old(part),
             sums: Spot {
+                part: other,
                 thread: 32 * lanes::warp(part, warp) + lane,
                 staging: staging(other),
                 panels: panels(other),
