@@ -3,7 +3,7 @@
 use half::bf16;
 use libtest_mimic::Trial;
 use mok::gemm::{Form, GateUpCall, GemmCall, GroupRows, Matrix, OverflowWord, Sink};
-use mok::{Completion, EmulatorConfig, fill};
+use mok::{Arch, Completion, EmulatorConfig, fill};
 use mok_tests::{Probes, emulated};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -46,17 +46,22 @@ fn sizes() -> impl Strategy<Value = Vec<u32>> {
     prop_oneof![4 => some, 1 => proptest::collection::vec(0u32..3, 33..70)]
 }
 
-fn engines() -> impl Strategy<Value = Engine> {
-    proptest::sample::select(vec![Engine::Shipped, Engine::Warp])
+/// The probes are built for Hopper.
+fn engines(arch: Arch) -> impl Strategy<Value = Engine> {
+    let engines = [Engine::Shipped, Engine::Warp];
+    proptest::sample::select(engines[..if arch.pairs() { 1 } else { 2 }].to_vec())
 }
 
-fn devices() -> impl Strategy<Value = EmulatorConfig> {
+fn devices(arch: Arch) -> impl Strategy<Value = EmulatorConfig> {
     use Completion::{Early, Late, Random};
     let completion = proptest::sample::select(vec![Random, Early, Late]);
     let starved = proptest::option::of(0u32..12);
-    let parts = (1u32..8, any::<u64>(), completion, any::<bool>(), starved);
+    // A pair of blocks needs two.
+    let least = if arch.pairs() { 2u32 } else { 1 };
+    let parts = (least..8, any::<u64>(), completion, any::<bool>(), starved);
     parts.prop_map(
-        |(sms, seed, completion, reverse, starved_warp)| EmulatorConfig {
+        move |(sms, seed, completion, reverse, starved_warp)| EmulatorConfig {
+            arch,
             sms,
             seed,
             completion,
@@ -67,7 +72,7 @@ fn devices() -> impl Strategy<Value = EmulatorConfig> {
     )
 }
 
-fn cases() -> impl Strategy<Value = Case> {
+fn cases(arch: Arch) -> impl Strategy<Value = Case> {
     use Lie::*;
     let depths = prop_oneof![4 => 1usize..20, 1 => 64usize..90];
     let lies = proptest::sample::select(vec![
@@ -82,7 +87,7 @@ fn cases() -> impl Strategy<Value = Case> {
     let odd = proptest::collection::vec((any::<bool>(), any::<u64>(), no_number), 0..4);
     let shape = (sizes(), 1usize..26, depths, -2i64..3, lies, any::<bool>());
     let rest = (proptest::array::uniform5(0usize..3), limits, odd);
-    (shape, rest, engines(), 1u32..9).prop_map(|(shape, rest, engine, blocks)| {
+    (shape, rest, engines(arch), 1u32..9).prop_map(|(shape, rest, engine, blocks)| {
         let ((sizes, n, k, spare, lie, up_first), (gaps, limit, odd)) = (shape, rest);
         Case {
             sizes,
@@ -233,7 +238,7 @@ fn gate_up(case: &Case, config: EmulatorConfig) -> Outcome {
 }
 
 /// Weight gradients in every sink, with gaps or beside each other.
-fn wgrads() -> impl Strategy<Value = (Engine, Sink, gemm::Case)> {
+fn wgrads(arch: Arch) -> impl Strategy<Value = (Engine, Sink, gemm::Case)> {
     let sink = proptest::sample::select(Sink::ALL.to_vec());
     let shape = (
         sizes(),
@@ -242,7 +247,7 @@ fn wgrads() -> impl Strategy<Value = (Engine, Sink, gemm::Case)> {
         any::<bool>(),
         any::<bool>(),
     );
-    (engines(), sink, shape).prop_map(|(engine, sink, (sizes, m, n, gaps, beside))| {
+    (engines(arch), sink, shape).prop_map(|(engine, sink, (sizes, m, n, gaps, beside))| {
         let case = gemm::Case {
             gaps,
             beside,
@@ -254,6 +259,7 @@ fn wgrads() -> impl Strategy<Value = (Engine, Sink, gemm::Case)> {
 
 fn any_of<T: std::fmt::Debug>(
     count: u32,
+    arch: Arch,
     cases: impl Strategy<Value = T>,
     check: impl Fn(&T, EmulatorConfig) -> Outcome,
 ) -> Outcome {
@@ -271,7 +277,7 @@ fn any_of<T: std::fmt::Debug>(
             TestRunner::new_with_rng(config, seeds)
         }
     };
-    let run = runner.run(&(cases, devices()), |(case, config)| {
+    let run = runner.run(&(cases, devices(arch)), |(case, config)| {
         check(&case, config).map_err(|error| TestCaseError::fail(error.to_string()))
     });
     run.map_err(|error| error.to_string().into())
@@ -280,12 +286,18 @@ fn any_of<T: std::fmt::Debug>(
 /// More of them if long tests were asked for.
 pub fn trials(all: bool) -> Vec<Trial> {
     let count = if all { 400 } else { 6 };
-    vec![
-        trial("random::gate_up", move || any_of(count, cases(), gate_up)),
-        trial("random::wgrad", move || {
-            any_of(count, wgrads(), |(engine, sink, case), config| {
-                emulated(config, || gemm::check(*engine, Form::Wgrad, *sink, case))
-            })
-        }),
-    ]
+    let of_arch = |arch: Arch| {
+        let name = arch.name();
+        [
+            trial(format!("random::{name}::gate_up"), move || {
+                any_of(count, arch, cases(arch), gate_up)
+            }),
+            trial(format!("random::{name}::wgrad"), move || {
+                any_of(count, arch, wgrads(arch), |(engine, sink, case), config| {
+                    emulated(config, || gemm::check(*engine, Form::Wgrad, *sink, case))
+                })
+            }),
+        ]
+    };
+    Arch::ALL.into_iter().flat_map(of_arch).collect()
 }

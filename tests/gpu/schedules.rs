@@ -2,14 +2,17 @@
 
 use libtest_mimic::Trial;
 use mok::gemm::{Form, Sink};
-use mok::{Completion, EmulatorConfig};
+use mok::{Arch, Completion, EmulatorConfig};
 
 use crate::gemm::{Engine, check_small};
 use crate::{Outcome, gate_up, trial};
 
 /// Adversaries, by name.
-fn modes() -> Vec<(&'static str, EmulatorConfig)> {
-    let config = EmulatorConfig::default;
+fn modes(arch: Arch) -> Vec<(&'static str, EmulatorConfig)> {
+    let config = || EmulatorConfig {
+        arch,
+        ..EmulatorConfig::default()
+    };
     vec![
         ("random", config()),
         (
@@ -50,7 +53,8 @@ fn modes() -> Vec<(&'static str, EmulatorConfig)> {
         (
             "sms_held",
             EmulatorConfig {
-                held_sms: 3,
+                // One pair of blocks fits, or one block.
+                held_sms: if arch.pairs() { 2 } else { 3 },
                 ..config()
             },
         ),
@@ -63,7 +67,9 @@ fn all_forms(config: &EmulatorConfig, seeds: u64) -> Outcome {
             seed,
             ..config.clone()
         };
-        for engine in [Engine::Shipped, Engine::Warp] {
+        let engines = [Engine::Shipped, Engine::Warp];
+        // The probes are built for Hopper.
+        for &engine in &engines[..if config.arch.pairs() { 1 } else { 2 }] {
             for form in Form::ALL {
                 let sink = if form == Form::Wgrad {
                     Sink::AddF32
@@ -82,9 +88,8 @@ fn all_forms(config: &EmulatorConfig, seeds: u64) -> Outcome {
 
 pub fn trials(seeds: u64) -> Vec<Trial> {
     let trial_of = |(name, config): (&str, EmulatorConfig)| {
-        trial(format!("schedules::{name}"), move || {
-            all_forms(&config, seeds)
-        })
+        let name = format!("schedules::{}::{name}", config.arch.name());
+        trial(name, move || all_forms(&config, seeds))
     };
-    modes().into_iter().map(trial_of).collect()
+    Arch::ALL.into_iter().flat_map(modes).map(trial_of).collect()
 }
