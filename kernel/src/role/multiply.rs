@@ -86,12 +86,18 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
                 // SAFETY: this warpgroup's part of the staging memory and of D.
                 unsafe { way.store(&total, &order, place(reg::anew(part))) };
             }
-            // SAFETY: the stage is still this warp's; all lanes have read it before one of them lets go
-            // of it.
-            unsafe {
-                order = Order::get(base, plan, stages.oldest());
-                warp_sync!();
-            }
+            // There is no second look at the end: it isn't let go of, so nothing would order it.
+            order = if reg::opaque(next.depth) == 0 {
+                Order::END
+            } else {
+                // SAFETY: the stage is still this warp's; all lanes have read it before one of them
+                // lets go of it.
+                unsafe {
+                    let order = Order::get(base, plan, stages.oldest());
+                    warp_sync!();
+                    order
+                }
+            };
             if !order.work::<P>() {
                 // SAFETY: nothing is under way, which the compiler doesn't know.
                 unsafe { E::settle(&mut sums) };

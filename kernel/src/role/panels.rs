@@ -160,7 +160,7 @@ impl Panels {
             }
             // SAFETY: the barrier is initialised, and thread 0 has fetched.
             unsafe { mbarrier::wait(place.old, self.parity) };
-            self.parity = reg::opaque(self.parity ^ 1);
+            self.parity ^= 1;
         }
         let (row, column) = first_of(place);
         let add = |to: u32, low: f32, high: f32, below: u32| {

@@ -250,7 +250,7 @@ impl Way {
     /// As [`WayOut::store`].
     #[inline(always)]
     unsafe fn panels(&self, sums: &Accumulators, args: &GemmArgs, order: &Order) {
-        let (d, width) = (&sums.0, order.width());
+        let (d, width) = (&sums.0, reg::anew(order.width()));
         // SAFETY: as in `rows`; a panel of 64 columns is 64 lines.
         unsafe {
             free!(self, 1);
@@ -289,7 +289,7 @@ impl Way {
             let at = [column as i32, row as i32, order.group as i32];
             // SAFETY: a staged panel, and elements of D that are this tile's.
             unsafe { tma::store_3d(self.map, at, self.staging.add(panel * PANEL)) };
-            panel = reg::opaque(panel + 1);
+            panel += 1;
         }
         bulk::commit();
     }
