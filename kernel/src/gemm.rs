@@ -76,8 +76,16 @@ const _: () = assert!(
     CONSUMERS * PANELS * PANEL_BYTES <= (STAGES - STAGES_OF_PANELS) * STAGE + CONSUMERS * STAGING
 );
 
-/// Tiles that wgrad's are worked out ahead.
-pub const DEALS: u32 = 2;
+/// Panels of bf16 that a consumer stages where D is fresh.
+pub const STAGED_PANELS: u32 = STAGING / PANEL_BYTES;
+const _: () = assert!(STAGED_PANELS * PANEL_BYTES == STAGING && STAGED_PANELS <= PANELS);
+
+/// Warps that fill a panel.
+pub const PANEL_WARPS: u32 = 4;
+
+/// Tiles of wgrad on their way between a block's warps: one that is carried to D, one that is multiplied
+/// and whose old panels are fetched, one that is loaded, and one that the dealer works out meanwhile.
+pub const DEALS: u32 = 4;
 
 /// Bytes that describe one tile to the warps of a block.
 pub const ORDER: u32 = 32;
@@ -206,13 +214,15 @@ pub struct SharedPlan {
     pub empty: u32,
     /// `STAGES` mbarriers, for wgrad: rows of the stage that are no one's have been cleared.
     pub clear: u32,
-    /// An mbarrier for each consumer, for wgrad: D's old panels have arrived.
-    pub old: u32,
+    /// [`PANELS`] mbarriers for each consumer, for wgrad: the panel may be filled.
+    pub open: u32,
+    /// As many: it has been.
+    pub ready: u32,
     /// For wgrad, [`DEALS`] tiles ([`ORDER`] bytes each).
     pub deals: u32,
     /// As many mbarriers: there is a tile.
     pub dealt: u32,
-    /// Likewise: the producer has it.
+    /// Likewise: the producer and the carrier have it.
     pub taken: u32,
     /// `STAGES` times what the producer tells the others of a tile ([`ORDER`] bytes).
     pub orders: u32,
@@ -232,8 +242,9 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
     let full = deals + DEALS * ORDER;
     let empty = full + STAGES * 8;
     let clear = empty + STAGES * 8;
-    let old = clear + STAGES * 8;
-    let dealt = old + CONSUMERS * 8;
+    let open = clear + STAGES * 8;
+    let ready = open + CONSUMERS * PANELS * 8;
+    let dealt = ready + CONSUMERS * PANELS * 8;
     let taken = dealt + DEALS * 8;
     let table = taken + DEALS * 8;
     SharedPlan {
@@ -244,7 +255,8 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
         full,
         empty,
         clear,
-        old,
+        open,
+        ready,
         deals,
         dealt,
         taken,

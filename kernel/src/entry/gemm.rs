@@ -4,18 +4,23 @@
 //! all      group sizes -> table (shared memory)            barrier
 //! producer for each tile, each stage: wait empty -> TMA -> full
 //! dealer   wgrad, each tile: its place -> dealt
+//! carrier  wgrad, each panel: open, with what D holds;  wait ready -> D
 //! relay    wgrad, each stage: wait full -> rows past the group cleared -> clear, empty
-//! consumer for each tile, each stage: wait full -> products -> empty;  sums -> D
+//! consumer for each tile, each stage: wait full -> products -> empty;  sums -> D,
+//!          or in wgrad, each panel: wait open -> sums -> ready
 //! ```
 //!
 //! Registers move from the producer to the consumers, whose sums alone are 192 a thread.
 
 use crate::gate_up::GateUpArgs;
-use crate::gemm::{CONSUMERS, Form, GemmArgs, STAGES, STAGES_OF_PANELS, Sink, shared_plan};
+use crate::gemm::{
+    CONSUMERS, Form, GemmArgs, PANEL_WARPS, PANELS, STAGES, STAGES_OF_PANELS, Sink, shared_plan,
+};
 use crate::mma::Engine;
 use crate::ptx::tma::TensorMapRef;
 use crate::ptx::{fence, mbarrier, reg, shared};
 use crate::role::activate::Activate;
+use crate::role::carry::{Rings, carry};
 use crate::role::clear::clear;
 use crate::role::deal::{Deals, deal};
 use crate::role::load::load;
@@ -47,6 +52,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
     args: &GemmArgs,
     stages: u32,
     way: impl FnOnce() -> W,
+    carrier: impl FnOnce(Deals, Rings),
 ) {
     let plan = shared_plan(args.groups);
     let base = shared::dynamic_base();
@@ -64,10 +70,11 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
             ring.init(P::RELAYED);
             if P::RELAYED {
                 Deals::new(base, &plan).init();
-                let mut part = 0;
-                while part < CONSUMERS {
-                    mbarrier::init(base.add(plan.old + 8 * part), 1);
-                    part += 1;
+                let mut panel = 0;
+                while panel < CONSUMERS * PANELS {
+                    mbarrier::init(base.add(plan.open + 8 * panel), 1);
+                    mbarrier::init(base.add(plan.ready + 8 * panel), PANEL_WARPS);
+                    panel = reg::opaque(panel + 1);
                 }
             }
         }
@@ -79,7 +86,7 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
     let warpgroup = reg::thread_idx() / 128;
     if warpgroup == 0 {
         // SAFETY: the whole warpgroup; its first thread is the producer, its second warp the relay, a
-        // thread of the third the dealer.
+        // thread of the third the dealer, one of the fourth the carrier.
         unsafe {
             set_max_registers!(dec 40);
             let drawn = || {
@@ -96,6 +103,15 @@ pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
                 deal(drawn(), Deals::new(base, &plan));
             } else if P::RELAYED && reg::thread_idx() / 32 == 1 {
                 clear(ring, base, &plan);
+            } else if P::RELAYED && reg::thread_idx() == 96 {
+                let rings = Rings::new(
+                    args.sink,
+                    base.add(plan.staging),
+                    base.add(plan.panels),
+                    base.add(plan.open),
+                    base.add(plan.ready),
+                );
+                carrier(Deals::new(base, &plan), rings);
             }
         }
     } else {
@@ -116,7 +132,7 @@ pub trait Body {
     /// `d` is the tensor map of `args`' D.
     unsafe fn linear<P: Product>(
         maps: impl FnOnce() -> Maps,
-        d: impl FnOnce() -> TensorMapRef,
+        d: impl Fn() -> TensorMapRef,
         args: &GemmArgs,
     );
 
@@ -132,7 +148,7 @@ impl<E: Engine> Body for E {
     #[inline(always)]
     unsafe fn linear<P: Product>(
         maps: impl FnOnce() -> Maps,
-        d: impl FnOnce() -> TensorMapRef,
+        d: impl Fn() -> TensorMapRef,
         args: &GemmArgs,
     ) {
         let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
@@ -142,14 +158,32 @@ impl<E: Engine> Body for E {
             _ => STAGES,
         };
         // SAFETY: the caller's contract.
-        unsafe { gemm::<P, E, _>(maps, problem, args, stages, || Linear::<P>::new(args, d())) };
+        unsafe {
+            gemm::<P, E, _>(
+                maps,
+                problem,
+                args,
+                stages,
+                || Linear::<P>::new(args, d()),
+                |tiles, rings| carry(tiles, 0, args, d(), rings),
+            )
+        };
     }
 
     #[inline(always)]
     unsafe fn gate_up(maps: impl FnOnce() -> Maps, args: &GateUpArgs) {
         let problem = Problem::gate_up(args.gemm.n, args.gemm.k);
         // SAFETY: the caller's contract.
-        unsafe { gemm::<GateUp, E, _>(maps, problem, &args.gemm, STAGES, || Activate { args }) };
+        unsafe {
+            gemm::<GateUp, E, _>(
+                maps,
+                problem,
+                &args.gemm,
+                STAGES,
+                || Activate { args },
+                |_, _| (),
+            )
+        };
     }
 }
 

@@ -6,7 +6,8 @@
 //! producer each tile, each stage: wait empty -> TMA -> full, in the leader
 //! relay    wgrad, stages with rows past a group: wait soiled -> cleared -> clear, in the leader
 //! issuer   leader, each tile: wait drained; each stage: wait full -> products -> empty;  accumulated
-//! consumer each tile: wait accumulated -> sums -> drained, D
+//! consumer each tile: wait accumulated -> sums -> drained, D;  or in wgrad, each panel: wait open -> sums -> ready
+//! carrier  wgrad, each panel: open, with what D holds;  wait ready -> D
 //! all                                                                        cluster barrier
 //! ```
 //!
@@ -21,6 +22,7 @@ use crate::mma::sm100::Tcgen05;
 use crate::ptx::tma::TensorMapRef;
 use crate::ptx::{fence, reg, shared, tcgen05};
 use crate::role::activate::Activate;
+use crate::role::carry::{Rings, carry};
 use crate::role::pair::bring::bring;
 use crate::role::pair::clear::clear;
 use crate::role::pair::deal::deal;
@@ -31,11 +33,16 @@ use crate::role::store::{Linear, WayOut};
 use crate::role::table::{self, SharedTable};
 use crate::role::tickets::{Drawn, Tickets};
 use crate::schedule::grouped::{ByPair, Problem, Tiles};
-use crate::sync::pair::{LEADER, Pair};
-use crate::{cluster_arrive, cluster_wait, tensor_alloc, tensor_dealloc, tensor_relinquish, warp_sync};
+use crate::sync::pair::{Dealt, LEADER, Pair};
+use crate::{
+    cluster_arrive, cluster_wait, tensor_alloc, tensor_dealloc, tensor_relinquish, warp_sync,
+};
 
 /// The warp that allocates and frees tensor memory; its first thread is the issuer.
 const ISSUER: u32 = 3;
+
+/// The carrier: of the dealer's warp, since that mostly waits.
+const CARRIER: u32 = 65;
 
 /// All threads of both blocks meet; what their tcgen05 instructions did before comes before what they do
 /// after.
@@ -64,6 +71,7 @@ unsafe fn gemm<P: Product, W: WayOut>(
     args: &GemmArgs,
     stages: u32,
     way: impl FnOnce() -> W,
+    carrier: impl FnOnce(Dealt, Rings),
 ) {
     let plan = shared_plan(args.groups);
     let base = shared::dynamic_base();
@@ -106,6 +114,10 @@ unsafe fn gemm<P: Product, W: WayOut>(
             let tickets = Tickets::new(args.tickets, reg::cluster_idx());
             let tiles = Tiles::<_, ByPair>::new(table, problem);
             deal(Drawn::new(tiles, tickets), pair);
+        } else if P::RELAYED && thread == CARRIER {
+            let (staging, panels) = (base.add(plan.staging), base.add(plan.panels));
+            let rings = Rings::new(args.sink, staging, panels, pair.open(0), pair.ready(0));
+            carrier(Dealt::new(pair), rings);
         } else if leads && thread == 32 * ISSUER {
             issue::<P>(&problem, pair, tensor, base, &plan);
         }
@@ -122,7 +134,7 @@ impl Body for Tcgen05 {
     #[inline(always)]
     unsafe fn linear<P: Product>(
         maps: impl FnOnce() -> Maps,
-        d: impl FnOnce() -> TensorMapRef,
+        d: impl Fn() -> TensorMapRef,
         args: &GemmArgs,
     ) {
         let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
@@ -132,13 +144,39 @@ impl Body for Tcgen05 {
             _ => STAGES,
         };
         // SAFETY: the caller's contract.
-        unsafe { gemm::<P, _>(maps, problem, args, stages, || Linear::<P>::new(args, d())) };
+        unsafe {
+            gemm::<P, _>(
+                maps,
+                problem,
+                args,
+                stages,
+                || Linear::<P>::new(args, d()),
+                |tiles, rings| {
+                    carry(
+                        tiles,
+                        reg::cluster_rank() * problem.apart(),
+                        args,
+                        d(),
+                        rings,
+                    )
+                },
+            )
+        };
     }
 
     #[inline(always)]
     unsafe fn gate_up(maps: impl FnOnce() -> Maps, args: &GateUpArgs) {
         let problem = Problem::gate_up(args.gemm.n, args.gemm.k);
         // SAFETY: the caller's contract.
-        unsafe { gemm::<GateUp, _>(maps, problem, &args.gemm, STAGES, || Activate { args }) };
+        unsafe {
+            gemm::<GateUp, _>(
+                maps,
+                problem,
+                &args.gemm,
+                STAGES,
+                || Activate { args },
+                |_, _| (),
+            )
+        };
     }
 }

@@ -6,8 +6,8 @@
 //! stand in tensor memory, of which two tiles' fit, and not in the consumers' registers.
 
 use super::{
-    CONSUMERS, DGRAD as DGRAD_OF_BLOCKS, FORWARD as FORWARD_OF_BLOCKS, MAX_GROUPS, ORDER, PANEL_BYTES,
-    PANELS, SIDE, STAGE_FIXED, STAGING, TILE_K, WGRAD as WGRAD_OF_BLOCKS,
+    CONSUMERS, DGRAD as DGRAD_OF_BLOCKS, FORWARD as FORWARD_OF_BLOCKS, MAX_GROUPS, ORDER,
+    PANEL_BYTES, PANELS, SIDE, STAGE_FIXED, STAGING, TILE_K, WGRAD as WGRAD_OF_BLOCKS,
 };
 use crate::launch::{LaunchSpec, MAX_SHARED};
 
@@ -62,8 +62,8 @@ pub struct PairPlan {
 
 /// Barriers of the ring: four a stage.
 pub const RING_BARRIERS: u32 = 4 * STAGES;
-/// All barriers: the ring's, two a deal, two a buffer, and one for each consumer's old panels.
-pub const BARRIERS: u32 = RING_BARRIERS + 2 * DEALS + 2 * BUFFERS + CONSUMERS;
+/// All barriers: the ring's, two a deal, two a buffer, and two a panel.
+pub const BARRIERS: u32 = RING_BARRIERS + 2 * DEALS + 2 * BUFFERS + 2 * CONSUMERS * PANELS;
 
 /// The shared-memory plan for this many groups.
 pub const fn shared_plan(groups: u32) -> PairPlan {

@@ -35,10 +35,10 @@ macro_rules! named_sync {
 /// All 32 lanes reach the same call.
 #[macro_export]
 macro_rules! warp_sync {
-    () => {{
+    ($($index:literal),*) => {{
         $crate::pin!();
         ::core::arch::asm!(
-            concat!("bar.warp.sync 0xffffffff;", $crate::collective_tag!()),
+            concat!("bar.warp.sync 0xffffffff;", $crate::collective_tag!($($index)*)),
             options(nostack)
         )
     }};

@@ -113,6 +113,20 @@ pub unsafe fn store_2f32(addr: SmemAddr, low: f32, high: f32) {
     };
 }
 
+/// Loads two f32.
+///
+/// # Safety
+/// `addr` is 8 valid bytes, 8-byte aligned.
+#[inline(always)]
+pub unsafe fn load_2f32(addr: SmemAddr) -> [f32; 2] {
+    let (low, high): (f32, f32);
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("ld.shared.v2.f32 {{{0}, {1}}}, [{2}];", out(reg32) low, out(reg32) high, in(reg32) addr.0, options(nostack))
+    };
+    [low, high]
+}
+
 /// Loads a word from the shared memory of another block of the cluster (distributed shared memory).
 ///
 /// # Safety

@@ -1,15 +1,19 @@
-//! Before wgrad's producer: one thread that works out its next tiles.
+//! Before wgrad's producer: one thread that works out the block's next tiles.
 //!
 //! A tile of weight gradients is a few stages long, and finding it takes as long as one or two of them take
 //! to multiply: the producer would load nothing meanwhile.
 
+use super::carry::Ahead;
 use super::load::Source;
 use crate::gemm::{DEALS, ORDER, SharedPlan};
 use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::{mbarrier, reg};
 use crate::schedule::grouped::Tile;
 
-/// What the dealer and the producer have between them: tiles in turn, and two mbarriers each.
+/// Who reads what is dealt: the producer and the carrier.
+const READERS: u32 = 2;
+
+/// What the dealer has between it and the producer and the carrier: tiles in turn, and two mbarriers each.
 #[derive(Clone, Copy)]
 pub struct Deals {
     tiles: SmemAddr,
@@ -42,7 +46,7 @@ impl Deals {
             // SAFETY: the plan reserves 8 aligned bytes a barrier for them.
             unsafe {
                 mbarrier::init(self.dealt.add(8 * place), 1);
-                mbarrier::init(self.taken.add(8 * place), 1);
+                mbarrier::init(self.taken.add(8 * place), READERS);
             }
             place += 1;
         }
@@ -92,19 +96,16 @@ pub unsafe fn deal(mut source: impl Source, mut deals: Deals) {
     }
 }
 
-/// The producer's end.
-impl Source for Deals {
+/// A reader's end.
+impl Ahead for Deals {
     #[inline(always)]
-    unsafe fn next(&mut self) -> Option<Tile> {
+    unsafe fn read(&self) -> Option<Tile> {
         let at = self.tiles.add(ORDER * self.next);
-        // SAFETY: the barriers are initialised; the place is this thread's until it says that it is free.
+        // SAFETY: the barriers are initialised; the place is the readers' until all of them are done with it.
         let ([group, row_start, rows, fixed], [wide, count, _, _]) = unsafe {
             mbarrier::wait(self.dealt.add(8 * self.next), self.parity);
-            let tile = (shared::load_v4(at), shared::load_v4(at.add(16)));
-            mbarrier::arrive(self.taken.add(8 * self.next));
-            tile
+            (shared::load_v4(at), shared::load_v4(at.add(16)))
         };
-        self.advance();
         (count > 0).then_some(Tile {
             group,
             row_start,
@@ -113,5 +114,30 @@ impl Source for Deals {
             wide,
             count,
         })
+    }
+
+    #[inline(always)]
+    fn skip(&mut self) {
+        self.advance();
+    }
+
+    #[inline(always)]
+    unsafe fn done(&mut self) {
+        // SAFETY: the barriers are initialised, and this arrival is pending.
+        unsafe { mbarrier::arrive(self.taken.add(8 * self.next)) };
+        self.advance();
+    }
+}
+
+/// The producer's end.
+impl Source for Deals {
+    #[inline(always)]
+    unsafe fn next(&mut self) -> Option<Tile> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let tile = self.read();
+            self.done();
+            tile
+        }
     }
 }

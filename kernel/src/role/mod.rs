@@ -2,6 +2,7 @@
 
 pub mod activate;
 pub mod activation;
+pub mod carry;
 pub mod clear;
 pub mod deal;
 pub mod load;

@@ -37,13 +37,13 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
             part,
             thread,
             staging,
-            panels,
-            old: base.add(plan.old + 8 * part),
             sums: Spot {
                 part,
                 thread,
                 staging,
                 panels,
+                open: base.add(plan.open + 8 * PANELS * part),
+                ready: base.add(plan.ready + 8 * PANELS * part),
             },
             team: part,
             threads: 128,
@@ -109,8 +109,6 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
                 unsafe { stages.skip() };
                 continue;
             }
-            // SAFETY: as above.
-            unsafe { way.begin(&order, place(reg::anew(part))) };
             left = order.depth;
         }
         // One consumer's first chunk is half as long: where one drains its products to add them

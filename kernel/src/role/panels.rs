@@ -1,86 +1,85 @@
-//! wgrad's way out where D is f32, or is added to: panel by panel through a ring of buffers.
+//! wgrad's way out: panels of 64 rows of 128 bytes, through a ring of buffers for each 64 rows of the
+//! fixed side.
 //!
-//! A panel is 64 rows of 128 bytes. Thread 0 of a consumer issues the copies, each in a bulk group of
-//! its own, so that a buffer is free again once all but so many groups have been read.
+//! A consumer fills a buffer that is open and says that it is ready; a thread of its own carries it to D
+//! ([`carry`](super::carry)). A thread that issues copies waits while the copy engine is busy with others,
+//! loads among them: a consumer that issued its own was measured to wait for 3,600 clocks a tile of f32,
+//! of 11,800, in which it multiplied nothing.
 //!
-//! What is added in f32 is added by the copy. What is added to bf16 is rounded once, after the
-//! addition: the old panels come while the tile is multiplied, and each thread adds its sums in place.
+//! Where D counts, a buffer opens with what D holds in it. Sums are added to that, and a bf16 is rounded
+//! once, after the addition.
 
 use super::order::Order;
-use super::store::{BARRIER, Place};
-use crate::gemm::{CONSUMERS, GemmArgs, MAX_WIDTH, PANEL_BYTES, PANELS, boxes};
-use crate::layout::fragment::accumulator;
+use super::store::{Place, Spot};
+use crate::gemm::{PANEL_BYTES, PANELS, STAGED_PANELS};
+use crate::layout::fragment::{accumulator, stmatrix};
 use crate::layout::swizzle::in_tile;
 use crate::mma::accumulators::Accumulators;
 use crate::ptx::cvt::{pack_bf16, unpack_bf16};
 use crate::ptx::shared::{self, SmemAddr};
-use crate::ptx::tma::{self, TensorMapRef};
-use crate::ptx::{bulk, fence, mbarrier, reg};
-use crate::{for_each_16_columns, for_each_32_columns, named_sync};
-
-/// Panels of bf16 in the widest tile.
-const MOST: u32 = MAX_WIDTH / boxes::PANEL;
-const _: () = assert!(MOST < PANELS);
+use crate::ptx::{fence, mbarrier, reg};
+use crate::{for_each_32_columns, for_each_64_columns, store_matrix, warp_sync};
 
 /// A consumer's walk through its buffers.
 #[derive(Clone, Copy)]
 pub struct Panels {
     next: u32,
-    /// Of the barrier that tells of old panels; where halves are shared, a bit for each consumer's.
     parity: u32,
+}
+
+/// A buffer that a warp may fill.
+struct Panel {
+    at: SmemAddr,
+    ready: SmemAddr,
 }
 
 impl Panels {
     /// Before the first panel.
     pub const START: Panels = Panels { next: 0, parity: 0 };
 
-    /// The buffer after so many more, of some consumer's.
+    /// Waits for the next of `count` buffers, which start at `first`, to be open.
+    ///
+    /// # Safety
+    /// The barriers are initialised; the warp [closes](Panel::close) it before it opens another.
     #[inline(always)]
-    fn buffer(&self, panels: SmemAddr, after: u32) -> SmemAddr {
-        let at = self.next + after;
-        panels
-            .add(PANEL_BYTES * if at < PANELS { at } else { at - PANELS })
-    }
-
-    #[inline(always)]
-    fn advance(&mut self, panels: u32) {
-        self.next += panels;
-        if self.next >= PANELS {
-            self.next -= PANELS;
+    unsafe fn open(&mut self, spot: &Spot, first: SmemAddr, count: u32) -> Panel {
+        let (at, parity) = (self.next, self.parity);
+        self.next = reg::opaque(at + 1);
+        if self.next == count {
+            self.next = 0;
+            self.parity ^= 1;
+        }
+        // SAFETY: the caller's contract.
+        unsafe { mbarrier::wait(spot.open.add(8 * at), parity) };
+        Panel {
+            at: first.add(PANEL_BYTES * at),
+            ready: spot.ready.add(8 * at),
         }
     }
 
     /// Writes sums in f32, or adds them.
     ///
     /// # Safety
-    /// As [`WayOut::store`](super::store::WayOut::store); `map` is D's.
+    /// As [`WayOut::store`](super::store::WayOut::store).
     #[inline(always)]
-    pub unsafe fn write_f32(
-        &mut self,
-        sums: &Accumulators,
-        args: &GemmArgs,
-        map: TensorMapRef,
-        order: &Order,
-        place: &Place,
-        add: bool,
-    ) {
+    pub unsafe fn f32(&mut self, sums: &Accumulators, order: &Order, place: &Place, add: bool) {
         let d = &sums.0;
         let (row, column) = first_of(place);
         macro_rules! panels {
             ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal $d8:literal $d9:literal $d10:literal $d11:literal $d12:literal $d13:literal $d14:literal $d15:literal])*) => {$(
                 if 32 * $j < order.count {
-                    let buffer = self.buffer(place.panels, 0);
-                    let to_buffer = self.buffer(place.sums.panels, 0);
-                    self.advance(1);
-                    let put = |to: u32, low: f32, high: f32, below: u32| {
-                        let at = to_buffer.add(in_tile(row + below, 4 * (to + column)));
-                        // SAFETY: this thread's place in the panel.
-                        unsafe { shared::store_2f32(at, low, high) };
-                    };
-                    // SAFETY: every thread that stages is here.
+                    // SAFETY: the warp's rows of a panel that is open, this thread's places in them.
                     unsafe {
-                        bulk::wait_read::<{ PANELS - 1 }>();
-                        named_sync!(BARRIER + place.team, place.threads, $j, "panel_free");
+                        let panel = self.open(&place.sums, place.sums.panels, PANELS);
+                        let put = |to: u32, low: f32, high: f32, below: u32| {
+                            let at = panel.at.add(in_tile(row + below, 4 * (to + column)));
+                            if add {
+                                let [old_low, old_high] = shared::load_2f32(at);
+                                shared::store_2f32(at, old_low + low, old_high + high);
+                            } else {
+                                shared::store_2f32(at, low, high);
+                            }
+                        };
                         put(0, d[$d0], d[$d1], 0);
                         put(0, d[$d2], d[$d3], 8);
                         put(8, d[$d4], d[$d5], 0);
@@ -89,20 +88,7 @@ impl Panels {
                         put(16, d[$d10], d[$d11], 8);
                         put(24, d[$d12], d[$d13], 0);
                         put(24, d[$d14], d[$d15], 8);
-                        fence::proxy_async_shared();
-                        named_sync!(BARRIER + place.team, place.threads, $j, "panel_staged");
-                    }
-                    if place.thread == 0 {
-                        let (at, inside) = place_of(args, order, place, 32 * $j);
-                        // SAFETY: a staged panel, and elements of D that are this tile's.
-                        unsafe {
-                            match (inside, add) {
-                                (false, _) => {}
-                                (true, true) => tma::reduce_add_3d(map, at, buffer),
-                                (true, false) => tma::store_3d(map, at, buffer),
-                            }
-                        }
-                        bulk::commit();
+                        close!(panel, $j, "f32");
                     }
                 }
             )*};
@@ -110,120 +96,82 @@ impl Panels {
         for_each_32_columns!(panels);
     }
 
-    /// Has the old panels of a tile brought, while it is multiplied.
+    /// Writes sums rounded to bf16.
     ///
     /// # Safety
-    /// All threads of the warpgroup call it, and then [`add_bf16`](Panels::add_bf16) for the same tile.
+    /// As [`WayOut::store`](super::store::WayOut::store).
     #[inline(always)]
-    pub unsafe fn fetch(&self, args: &GemmArgs, map: TensorMapRef, order: &Order, place: &Place) {
-        let (_, inside) = place_of(args, order, place, 0);
-        if place.thread != 0 || !inside {
-            return;
-        }
-        let panels = order.count.div_ceil(boxes::PANEL);
-        // The last of these buffers was read from a whole ring before it is written to again.
-        bulk::wait_read::<{ PANELS - MOST }>();
-        // SAFETY: the barrier is initialised, and one fetch at a time is awaited; the buffers are free.
-        unsafe {
-            mbarrier::arrive_expect(place.old, panels * PANEL_BYTES);
-            let mut panel = 0;
-            while panel < panels {
-                let (at, _) = place_of(args, order, place, panel * boxes::PANEL);
-                tma::load_3d(self.buffer(place.panels, panel), map, at, place.old);
-                panel = reg::opaque(panel + 1);
-            }
-        }
-    }
-
-    /// Adds sums to the old panels in f32, rounds, and writes them back.
-    ///
-    /// # Safety
-    /// As [`write_f32`](Panels::write_f32), after [`fetch`](Panels::fetch).
-    #[inline(always)]
-    pub unsafe fn add_bf16(
-        &mut self,
-        sums: &Accumulators,
-        args: &GemmArgs,
-        map: TensorMapRef,
-        order: &Order,
-        place: &Place,
-    ) {
-        let (_, inside) = place_of(args, order, place, 0);
-        if place.is_shared() {
-            // SAFETY: the caller's contract.
-            if !unsafe { self.old_of_both(args, order, place) } {
-                return;
-            }
-        } else {
-            if !inside {
-                return;
-            }
-            // SAFETY: the barrier is initialised, and thread 0 has fetched.
-            unsafe { mbarrier::wait(place.old, self.parity) };
-            self.parity ^= 1;
-        }
-        let (row, column) = first_of(place);
-        let add = |to: u32, low: f32, high: f32, below: u32| {
-            let panel = self.buffer(place.sums.panels, to / boxes::PANEL);
-            let inside = in_tile(row + below, 2 * (to % boxes::PANEL + column));
-            // SAFETY: this thread's place in a panel that has arrived.
-            unsafe {
-                let (old_low, old_high) = unpack_bf16(shared::load_u32(panel.add(inside)));
-                let sum = pack_bf16(old_low + low, old_high + high);
-                shared::store_u32(panel.add(inside), sum);
-            }
-        };
-        let count = match place.is_shared() {
-            // For rows that D doesn't have, the other consumer has brought nothing.
-            true if order.row + 64 * place.sums.part >= args.m => 0,
-            _ => order.count,
-        };
-        macro_rules! columns {
-            ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {$(
-                if 16 * $j < reg::anew(count) {
-                    add(16 * $j, sums.0[$d0], sums.0[$d1], 0);
-                    add(16 * $j, sums.0[$d2], sums.0[$d3], 8);
-                    add(16 * $j + 8, sums.0[$d4], sums.0[$d5], 0);
-                    add(16 * $j + 8, sums.0[$d6], sums.0[$d7], 8);
+    pub unsafe fn bf16(&mut self, sums: &Accumulators, order: &Order, place: &Place) {
+        let d = &sums.0;
+        let thread = place.sums.thread;
+        macro_rules! panels {
+            ($($j:literal [$($k:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*])*) => {$(
+                if 64 * $j < order.count {
+                    // SAFETY: the warp's rows of a panel that is open.
+                    unsafe {
+                        let panel = self.open(&place.sums, place.sums.staging, STAGED_PANELS);
+                        $(
+                            store_matrix!(x4, panel.at.add(stmatrix::along(thread, 16 * ($k % 4))), [
+                                pack_bf16(d[$d0], d[$d1]), pack_bf16(d[$d2], d[$d3]),
+                                pack_bf16(d[$d4], d[$d5]), pack_bf16(d[$d6], d[$d7]),
+                            ], $k);
+                        )*
+                        close!(panel, $j, "bf16");
+                    }
                 }
             )*};
         }
-        for_each_16_columns!(columns);
-        fence::proxy_async_shared();
-        // SAFETY: every thread that stages is here.
-        unsafe { named_sync!(BARRIER + place.team, place.threads, 0, "added") };
-        let panels = order.count.div_ceil(boxes::PANEL);
-        if place.thread == 0 && (inside || !place.is_shared()) {
-            let mut panel = 0;
-            while panel < panels {
-                let (at, _) = place_of(args, order, place, panel * boxes::PANEL);
-                // SAFETY: a staged panel, and elements of D that are this tile's.
-                unsafe { tma::store_3d(map, at, self.buffer(place.panels, panel)) };
-                bulk::commit();
-                // A few rounds aren't worth a copy of the loop's body each.
-                panel = reg::opaque(panel + 1);
-            }
-        }
-        self.advance(panels);
+        for_each_64_columns!(panels);
     }
 
-    /// Waits for the old panels of all consumers whose rows D has; false if it has none of them.
+    /// Adds sums to the old panels in f32, and rounds.
     ///
     /// # Safety
-    /// As [`add_bf16`](Panels::add_bf16).
+    /// As [`WayOut::store`](super::store::WayOut::store).
     #[inline(always)]
-    unsafe fn old_of_both(&mut self, args: &GemmArgs, order: &Order, place: &Place) -> bool {
-        let first = place.old.0 - 8 * place.part;
-        let mut part = 0;
-        while part < CONSUMERS && order.row + 64 * part < args.m {
-            // SAFETY: the barriers are initialised, and a thread of that consumer has fetched.
-            unsafe { mbarrier::wait(SmemAddr(first + 8 * part), self.parity >> part & 1) };
-            self.parity ^= 1 << part;
-            part = reg::opaque(part + 1);
+    pub unsafe fn add_bf16(&mut self, sums: &Accumulators, order: &Order, place: &Place) {
+        let d = &sums.0;
+        let (row, column) = first_of(place);
+        macro_rules! panels {
+            ($($j:literal [$($k:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*])*) => {$(
+                if 64 * $j < order.count {
+                    // SAFETY: the warp's rows of a panel that is open, this thread's places in them.
+                    unsafe {
+                        let panel = self.open(&place.sums, place.sums.panels, PANELS);
+                        let add = |to: u32, low: f32, high: f32, below: u32| {
+                            let at = panel.at.add(in_tile(row + below, 2 * (to + column)));
+                            let (old_low, old_high) = unpack_bf16(shared::load_u32(at));
+                            shared::store_u32(at, pack_bf16(old_low + low, old_high + high));
+                        };
+                        $(
+                            add(16 * ($k % 4), d[$d0], d[$d1], 0);
+                            add(16 * ($k % 4), d[$d2], d[$d3], 8);
+                            add(16 * ($k % 4) + 8, d[$d4], d[$d5], 0);
+                            add(16 * ($k % 4) + 8, d[$d6], d[$d7], 8);
+                        )*
+                        close!(panel, $j, "add_bf16");
+                    }
+                }
+            )*};
         }
-        part > 0
+        for_each_64_columns!(panels);
     }
 }
+
+/// Says that the warp has filled its rows of a panel. The literals number the place.
+///
+/// # Safety
+/// All lanes are here.
+macro_rules! close {
+    ($panel:expr, $index:literal, $what:literal) => {{
+        fence::proxy_async_shared();
+        warp_sync!($index, $what);
+        if reg::lane() == 0 {
+            mbarrier::arrive($panel.ready);
+        }
+    }};
+}
+use close;
 
 /// Row and column of this thread's first sum. Unknown to the compiler: it would work out all places in
 /// all panels before the first tile, and keep them in memory.
@@ -231,16 +179,4 @@ impl Panels {
 fn first_of(place: &Place) -> (u32, u32) {
     let thread = reg::opaque(place.sums.thread);
     (accumulator::row(thread, 0), accumulator::column(thread, 0))
-}
-
-/// Where in D the consumer's part of a tile has its column `column`, and whether D has any row of it.
-#[inline(always)]
-fn place_of(args: &GemmArgs, order: &Order, place: &Place, column: u32) -> ([i32; 3], bool) {
-    let row = order.row + 64 * place.part;
-    let at = [
-        (order.column + column) as i32,
-        row as i32,
-        order.group as i32,
-    ];
-    (at, row < args.m)
 }

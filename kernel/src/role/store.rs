@@ -10,15 +10,14 @@ use core::marker::PhantomData;
 use super::order::Order;
 use super::panels::Panels;
 use super::product::Product;
-use crate::gemm::{CONSUMERS, Form, GemmArgs, Sink, boxes};
+use crate::gemm::{CONSUMERS, Form, GemmArgs, Sink};
 use crate::layout::fragment::stmatrix;
 use crate::layout::swizzle::in_tile;
 use crate::mma::accumulators::Accumulators;
-use crate::mma::tile::PANEL;
 use crate::ptx::cvt::pack_bf16;
 use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::tma::{self, TensorMapRef};
-use crate::ptx::{bulk, fence, global, reg};
+use crate::ptx::{bulk, fence, global};
 use crate::{for_each_16_columns, named_sync, store_matrix};
 
 /// The named barrier of consumer 0, and the next one's of the next; 0 is the block's.
@@ -34,10 +33,6 @@ pub struct Place {
     pub thread: u32,
     /// [`STAGING`](crate::gemm::STAGING) bytes of its own.
     pub staging: SmemAddr,
-    /// Or [`PANELS`](crate::gemm::PANELS) panels of its own.
-    pub panels: SmemAddr,
-    /// An mbarrier of its own: D's old panels have arrived.
-    pub old: SmemAddr,
     /// Where the thread's sums belong.
     pub sums: Spot,
     /// The warps that stage together, by the number of their named barrier from [`BARRIER`] on.
@@ -56,27 +51,16 @@ pub struct Spot {
     pub thread: u32,
     /// That consumer's staging memory.
     pub staging: SmemAddr,
-    /// Its panels.
+    /// Or its [`PANELS`](crate::gemm::PANELS) panels.
     pub panels: SmemAddr,
-}
-
-impl Place {
-    /// Whether consumers have sums of each other's halves.
-    #[inline(always)]
-    pub const fn is_shared(&self) -> bool {
-        self.threads > 128
-    }
+    /// An mbarrier for each of them, or for each that it stages: the panel may be filled.
+    pub open: SmemAddr,
+    /// As many: it has been.
+    pub ready: SmemAddr,
 }
 
 /// Where a product's sums go.
 pub trait WayOut {
-    /// Before a tile is multiplied.
-    ///
-    /// # Safety
-    /// As [`store`](WayOut::store), which follows for the same tile.
-    #[inline(always)]
-    unsafe fn begin(&mut self, _order: &Order, _place: Place) {}
-
     /// Writes a consumer's half tile.
     ///
     /// # Safety
@@ -110,37 +94,22 @@ impl<'a, P: Product> Linear<'a, P> {
 
 impl<P: Product> WayOut for Linear<'_, P> {
     #[inline(always)]
-    unsafe fn begin(&mut self, order: &Order, place: Place) {
-        if matches!(P::FORM, Form::Wgrad) && self.args.sink == Sink::AddBf16 as u32 {
-            // SAFETY: the caller's contract.
-            unsafe { self.panels.fetch(self.args, self.map, order, &place) };
-        }
-    }
-
-    #[inline(always)]
     unsafe fn store(&mut self, sums: &Accumulators, order: &Order, place: Place) {
-        let (args, map) = (self.args, self.map);
-        let adds = args.sink == Sink::AddF32 as u32;
-        let way = Way {
-            map,
-            part: place.part,
-            thread: place.thread,
-            staging: place.staging,
-            sums: place.sums,
-            team: place.team,
-            threads: place.threads,
-        };
+        let (args, sink) = (self.args, self.args.sink);
         // SAFETY: the caller's contract.
         unsafe {
             match P::FORM {
-                Form::Forward | Form::Dgrad => way.rows(sums, args, order),
-                Form::Wgrad if adds || args.sink == Sink::F32 as u32 => {
-                    self.panels.write_f32(sums, args, map, order, &place, adds);
+                Form::Forward | Form::Dgrad => rows(sums, args, self.map, order, &place),
+                Form::Wgrad if sink == Sink::F32 as u32 => {
+                    self.panels.f32(sums, order, &place, false);
                 }
-                Form::Wgrad if args.sink == Sink::AddBf16 as u32 => {
-                    self.panels.add_bf16(sums, args, map, order, &place);
+                Form::Wgrad if sink == Sink::AddF32 as u32 => {
+                    self.panels.f32(sums, order, &place, true);
                 }
-                Form::Wgrad => way.panels(sums, args, order),
+                Form::Wgrad if sink == Sink::AddBf16 as u32 => {
+                    self.panels.add_bf16(sums, order, &place);
+                }
+                Form::Wgrad => self.panels.bf16(sums, order, &place),
             }
         }
     }
@@ -151,33 +120,11 @@ impl<P: Product> WayOut for Linear<'_, P> {
     }
 }
 
-/// Waits until the staging memory may be written again; the copies out of it are thread 0's.
-///
-/// # Safety
-/// All threads that stage together are here. The literal numbers the place.
-macro_rules! free {
-    ($way:expr, $index:literal) => {{
-        bulk::wait_read::<0>();
-        named_sync!(BARRIER + $way.team, $way.threads, $index, "free");
-    }};
-}
-
-/// Makes the staging memory visible to thread 0's copies.
-///
-/// # Safety
-/// As [`free`].
-macro_rules! staged {
-    ($way:expr, $index:literal) => {{
-        fence::proxy_async_shared();
-        named_sync!(BARRIER + $way.team, $way.threads, $index, "staged");
-    }};
-}
-
-/// Rounds sums to bf16 and has `$store!(column, words, index)` stage each 16 columns of them.
+/// Rounds sums to bf16 and stages each 16 columns of them, rows and columns exchanged.
 macro_rules! stage_bf16 {
-    ($store:ident $d:ident $width:ident; $($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {$(
+    ($line:ident $d:ident $width:ident; $($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*) => {$(
         if 16 * $j < $width {
-            $store!(16 * $j, [
+            store_matrix!(x4 trans, $line.add(16 * $j * 128), [
                 pack_bf16($d[$d0], $d[$d1]), pack_bf16($d[$d2], $d[$d3]),
                 pack_bf16($d[$d4], $d[$d5]), pack_bf16($d[$d6], $d[$d7]),
             ], $j);
@@ -185,112 +132,52 @@ macro_rules! stage_bf16 {
     )*};
 }
 
-/// A warpgroup's way to D by tensor copies.
-struct Way {
+/// Rounded to bf16, rows and columns exchanged: the sums' 64 rows are columns of D.
+///
+/// # Safety
+/// As [`WayOut::store`]; `map` is D's.
+#[inline(always)]
+unsafe fn rows(
+    sums: &Accumulators,
+    args: &GemmArgs,
     map: TensorMapRef,
-    part: u32,
-    thread: u32,
-    staging: SmemAddr,
-    sums: Spot,
-    team: u32,
-    threads: u32,
-}
-
-impl Way {
-    /// Rounded to bf16, rows and columns exchanged: the sums' 64 rows are columns of D.
-    ///
-    /// # Safety
-    /// As [`WayOut::store`].
-    #[inline(always)]
-    unsafe fn rows(&self, sums: &Accumulators, args: &GemmArgs, order: &Order) {
-        let (d, width) = (&sums.0, order.width());
-        let line = self.sums.staging.add(stmatrix::across(self.sums.thread));
-        // SAFETY: every thread of the warpgroup is here; the lines lie in the staging memory.
-        unsafe {
-            free!(self, 0);
-            macro_rules! across {
-                ($column:expr, $words:expr, $index:literal) => {
-                    store_matrix!(x4 trans, line.add($column * 128), $words, $index)
-                };
-            }
-            for_each_16_columns!(lower stage_bf16 across d width;);
-            for_each_16_columns!(upper stage_bf16 across d width;);
-            staged!(self, 0);
-        }
-        let column = order.column + 64 * self.part;
-        if column >= args.n {
-            return;
-        }
-        let whole = order.count / 8;
-        if self.thread == 0 {
-            let mut band = 0;
-            while band < whole {
-                let at = [column as i32, (order.row + 8 * band) as i32];
-                // SAFETY: eight staged lines, and rows of D that are this tile's.
-                unsafe { tma::store_2d(self.map, at, self.staging.add(band * 8 * 128)) };
-                band += 1;
-            }
-            bulk::commit();
-        }
-        // A box would write the rows of the next tile or group besides a group's last ones.
-        let (chunk, row) = (self.thread % 8, 8 * whole + self.thread / 8);
-        if row < order.count && 8 * chunk < args.n - column {
-            let offset = (order.row + row) as u64 * args.d_row_stride + (column + 8 * chunk) as u64;
-            // SAFETY: a staged line, and a row of D that is this tile's.
-            unsafe {
-                let words = shared::load_v4(self.staging.add(in_tile(row, 16 * chunk)));
-                global::store_v4(args.d + 2 * offset, words);
-            }
-        }
+    order: &Order,
+    place: &Place,
+) {
+    let (d, width) = (&sums.0, order.width());
+    let line = place.sums.staging.add(stmatrix::across(place.sums.thread));
+    // SAFETY: every thread that stages is here; the lines lie in the staging memory.
+    unsafe {
+        bulk::wait_read::<0>();
+        named_sync!(BARRIER + place.team, place.threads, 0, "free");
+        for_each_16_columns!(lower stage_bf16 line d width;);
+        for_each_16_columns!(upper stage_bf16 line d width;);
+        fence::proxy_async_shared();
+        named_sync!(BARRIER + place.team, place.threads, 0, "staged");
     }
-
-    /// Rounded to bf16, as the sums lie.
-    ///
-    /// # Safety
-    /// As [`WayOut::store`].
-    #[inline(always)]
-    unsafe fn panels(&self, sums: &Accumulators, args: &GemmArgs, order: &Order) {
-        let (d, width) = (&sums.0, reg::anew(order.width()));
-        // SAFETY: as in `rows`; a panel of 64 columns is 64 lines.
-        unsafe {
-            free!(self, 1);
-            macro_rules! along {
-                ($column:expr, $words:expr, $index:literal) => {{
-                    let line = stmatrix::along(self.sums.thread, $column % 64);
-                    store_matrix!(
-                        x4,
-                        self.sums.staging.add($column / 64 * PANEL + line),
-                        $words,
-                        $index
-                    )
-                }};
-            }
-            for_each_16_columns!(lower stage_bf16 along d width;);
-            for_each_16_columns!(upper stage_bf16 along d width;);
-            staged!(self, 1);
-            self.copy_panels(args, order);
-        }
+    let column = order.column + 64 * place.part;
+    if column >= args.n {
+        return;
     }
-
-    /// Copies the staged panels of 64 columns. Rows and columns that D doesn't have are left out by the
-    /// copy itself.
-    ///
-    /// # Safety
-    /// All threads of the warpgroup have passed `staged!`.
-    #[inline(always)]
-    unsafe fn copy_panels(&self, args: &GemmArgs, order: &Order) {
-        let row = order.row + 64 * self.part;
-        if self.thread != 0 || row >= args.m {
-            return;
-        }
-        let mut panel = 0;
-        while panel * boxes::PANEL < order.count {
-            let column = order.column + panel * boxes::PANEL;
-            let at = [column as i32, row as i32, order.group as i32];
-            // SAFETY: a staged panel, and elements of D that are this tile's.
-            unsafe { tma::store_3d(self.map, at, self.staging.add(panel * PANEL)) };
-            panel += 1;
+    let whole = order.count / 8;
+    if place.thread == 0 {
+        let mut band = 0;
+        while band < whole {
+            let at = [column as i32, (order.row + 8 * band) as i32];
+            // SAFETY: eight staged lines, and rows of D that are this tile's.
+            unsafe { tma::store_2d(map, at, place.staging.add(band * 8 * 128)) };
+            band += 1;
         }
         bulk::commit();
+    }
+    // A box would write the rows of the next tile or group besides a group's last ones.
+    let (chunk, row) = (place.thread % 8, 8 * whole + place.thread / 8);
+    if row < order.count && 8 * chunk < args.n - column {
+        let offset = (order.row + row) as u64 * args.d_row_stride + (column + 8 * chunk) as u64;
+        // SAFETY: a staged line, and a row of D that is this tile's.
+        unsafe {
+            let words = shared::load_v4(place.staging.add(in_tile(row, 16 * chunk)));
+            global::store_v4(args.d + 2 * offset, words);
+        }
     }
 }

@@ -13,15 +13,17 @@
 //! | taken | place | leader | all that read it in both blocks have |
 //! | accumulated | buffer | both | a tile's products are done |
 //! | drained | buffer | leader | all consumer warps of both blocks have their sums |
-//! | old | consumer | both | D's old panels are there (`role::panels`) |
+//! | open | panel | both | the panel may be filled (`role::panels`) |
+//! | ready | panel | both | it has been |
 //!
 //! Stages are walked in one order by all, as in [`ring`](super::ring). `soiled` and `clear` are used in
 //! some rounds only, so their parities are counted by stage.
 
 use crate::gemm::pair::{BLOCKS, BUFFERS, DEALS, MAX_WIDTH, PairPlan, STAGES};
-use crate::gemm::{CONSUMERS, ORDER};
+use crate::gemm::{CONSUMERS, ORDER, PANEL_WARPS, PANELS};
 use crate::ptx::shared::{self, ClusterAddr, SmemAddr};
 use crate::ptx::{mbarrier, reg, tcgen05};
+use crate::role::carry::Ahead;
 use crate::schedule::grouped::Tile;
 use crate::warp_sync;
 
@@ -40,8 +42,9 @@ const DEALT: u32 = CLEAR + STAGES;
 const TAKEN: u32 = DEALT + DEALS;
 const ACCUMULATED: u32 = TAKEN + DEALS;
 const DRAINED: u32 = ACCUMULATED + BUFFERS;
-const OLD: u32 = DRAINED + BUFFERS;
-const _: () = assert!(OLD + CONSUMERS == crate::gemm::pair::BARRIERS);
+const OPEN: u32 = DRAINED + BUFFERS;
+const READY: u32 = OPEN + CONSUMERS * PANELS;
+const _: () = assert!(READY + CONSUMERS * PANELS == crate::gemm::pair::BARRIERS);
 
 /// A block's view of what the pair shares.
 #[derive(Clone, Copy)]
@@ -76,10 +79,16 @@ impl Pair {
         self.bar(kind, index).in_block(LEADER)
     }
 
-    /// The mbarrier of a consumer's old panels.
+    /// The first mbarrier that tells that a panel of this consumer's may be filled.
     #[inline(always)]
-    pub fn old(&self, consumer: u32) -> SmemAddr {
-        self.bar(OLD, consumer)
+    pub fn open(&self, consumer: u32) -> SmemAddr {
+        self.bar(OPEN, PANELS * consumer)
+    }
+
+    /// The first that tells that one has been.
+    #[inline(always)]
+    pub fn ready(&self, consumer: u32) -> SmemAddr {
+        self.bar(READY, PANELS * consumer)
     }
 
     /// Initialises the barriers, with relays or without.
@@ -88,8 +97,8 @@ impl Pair {
     /// One thread of each block calls it, before anyone uses them; a `fence::mbarrier_init` and a
     /// cluster barrier follow.
     pub unsafe fn init(&self, relayed: bool) {
-        // In both blocks: producer, consumers, relay; and the issuer.
-        let readers = BLOCKS * (1 + CONSUMER_WARPS + relayed as u32) + 1;
+        // In both blocks: producer, consumers, relay and carrier; and the issuer.
+        let readers = BLOCKS * (1 + CONSUMER_WARPS + 2 * relayed as u32) + 1;
         let all = [
             (FULL, STAGES, 1),
             (EMPTY, STAGES, 1),
@@ -99,7 +108,8 @@ impl Pair {
             (TAKEN, DEALS, readers),
             (ACCUMULATED, BUFFERS, 1),
             (DRAINED, BUFFERS, BLOCKS * CONSUMER_WARPS),
-            (OLD, CONSUMERS, 1),
+            (OPEN, CONSUMERS * PANELS, 1),
+            (READY, CONSUMERS * PANELS, PANEL_WARPS),
         ];
         macro_rules! init {
             ($($at:literal)*) => {$(
@@ -112,7 +122,7 @@ impl Pair {
                 }
             )*};
         }
-        init!(0 1 2 3 4 5 6 7 8);
+        init!(0 1 2 3 4 5 6 7 8 9);
         let mut place = 0;
         while place < DEALS {
             // SAFETY: the dealer's first bytes come after the cluster barrier.
@@ -208,6 +218,7 @@ impl Dealer {
 }
 
 /// The end of one that reads what is dealt: a thread, or a warp.
+#[derive(Clone, Copy)]
 pub struct Dealt {
     pair: Pair,
     at: Walk,
@@ -310,6 +321,26 @@ impl Dealt {
             self.done(reg::lane() == 0);
             tile
         }
+    }
+}
+
+/// The carrier's walks.
+impl Ahead for Dealt {
+    #[inline(always)]
+    unsafe fn read(&self) -> Option<Tile> {
+        // SAFETY: the caller's contract.
+        unsafe { Dealt::read(self) }
+    }
+
+    #[inline(always)]
+    fn skip(&mut self) {
+        self.at.next(DEALS);
+    }
+
+    #[inline(always)]
+    unsafe fn done(&mut self) {
+        // SAFETY: the caller's contract.
+        unsafe { Dealt::done(self, true) };
     }
 }
 

@@ -47,13 +47,13 @@ pub unsafe fn bring<P: Product, W: WayOut>(
             part,
             thread,
             staging: staging(part),
-            panels: panels(part),
-            old: pair.old(part),
             sums: Spot {
                 part: other,
                 thread: 32 * lanes::warp(part, warp) + lane,
                 staging: staging(other),
                 panels: panels(other),
+                open: pair.open(other),
+                ready: pair.ready(other),
             },
             team: 0,
             threads: CONSUMERS * 128,
@@ -82,10 +82,8 @@ pub unsafe fn bring<P: Product, W: WayOut>(
                 },
                 ..order
             };
-            // SAFETY: this block's part of D, and the consumers' memory.
-            unsafe { way.begin(&now, place(reg::anew(part))) };
             if first == 0 {
-                // SAFETY: as above; all lanes have read the tile before one of them says so.
+                // SAFETY: all lanes have read the tile before one of them says so.
                 unsafe {
                     if work {
                         column = buffers.acquire();
@@ -95,7 +93,7 @@ pub unsafe fn bring<P: Product, W: WayOut>(
                 }
             }
             let mut sums = Accumulators::zero();
-            // SAFETY: as above.
+            // SAFETY: this block's part of D, and the consumers' memory.
             unsafe {
                 if work {
                     load_sums(&mut sums, tensor + column + first, (part, warp), now.count);
