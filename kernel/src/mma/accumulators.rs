@@ -40,8 +40,9 @@ macro_rules! for_each_16_columns {
 /// The same for each 32 columns, with the indices of sixteen sums.
 #[macro_export]
 macro_rules! for_each_32_columns {
-    ($run:ident) => {
+    ($run:ident $($first:tt)*) => {
         $run! {
+            $($first)*
             0 [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15]
             1 [16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31]
             2 [32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47]
@@ -55,8 +56,9 @@ macro_rules! for_each_32_columns {
 /// The same for each 64 columns, as four times 16.
 #[macro_export]
 macro_rules! for_each_64_columns {
-    ($run:ident) => {
+    ($run:ident $($first:tt)*) => {
         $run! {
+            $($first)*
             0 [0 [0 1 2 3 4 5 6 7] 1 [8 9 10 11 12 13 14 15] 2 [16 17 18 19 20 21 22 23] 3 [24 25 26 27 28 29 30 31]]
             1 [4 [32 33 34 35 36 37 38 39] 5 [40 41 42 43 44 45 46 47] 6 [48 49 50 51 52 53 54 55] 7 [56 57 58 59 60 61 62 63]]
             2 [8 [64 65 66 67 68 69 70 71] 9 [72 73 74 75 76 77 78 79] 10 [80 81 82 83 84 85 86 87] 11 [88 89 90 91 92 93 94 95]]

@@ -33,6 +33,45 @@ struct Panel {
     ready: SmemAddr,
 }
 
+/// Says that the warp has filled its rows of a panel. The literals number the place.
+///
+/// # Safety
+/// All lanes are here.
+macro_rules! close {
+    ($panel:expr, $index:literal, $what:literal) => {{
+        fence::proxy_async_shared();
+        warp_sync!($index, $what);
+        if reg::lane() == 0 {
+            mbarrier::arrive($panel.ready);
+        }
+    }};
+}
+/// Has `$put(at, low, high)` put two f32 side by side, for all of this thread's sums.
+macro_rules! panels_of_f32 {
+    ($walk:ident $sums:ident $order:ident $place:ident $put:ident $what:literal; $($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal $d8:literal $d9:literal $d10:literal $d11:literal $d12:literal $d13:literal $d14:literal $d15:literal])*) => {
+        let d = &$sums.0;
+        let (row, column) = first_of($place);
+        $(
+            if 32 * $j < $order.count {
+                // SAFETY: the warp's rows of a panel, which are closed once they are filled.
+                unsafe {
+                    let panel = $walk.open(&$place.sums, $place.sums.panels, PANELS);
+                    let at = |to: u32, below: u32| panel.at.add(in_tile(row + below, 4 * (to + column)));
+                    $put(at(0, 0), d[$d0], d[$d1]);
+                    $put(at(0, 8), d[$d2], d[$d3]);
+                    $put(at(8, 0), d[$d4], d[$d5]);
+                    $put(at(8, 8), d[$d6], d[$d7]);
+                    $put(at(16, 0), d[$d8], d[$d9]);
+                    $put(at(16, 8), d[$d10], d[$d11]);
+                    $put(at(24, 0), d[$d12], d[$d13]);
+                    $put(at(24, 8), d[$d14], d[$d15]);
+                    close!(panel, $j, $what);
+                }
+            }
+        )*
+    };
+}
+
 impl Panels {
     /// Before the first panel.
     pub const START: Panels = Panels { next: 0, parity: 0 };
@@ -43,7 +82,7 @@ impl Panels {
     /// The barriers are initialised; the warp [closes](Panel::close) it before it opens another.
     #[inline(always)]
     unsafe fn open(&mut self, spot: &Spot, first: SmemAddr, count: u32) -> Panel {
-        let (at, parity) = (self.next, self.parity);
+        let (at, parity) = (reg::anew(self.next), self.parity);
         self.next = reg::opaque(at + 1);
         if self.next == count {
             self.next = 0;
@@ -57,43 +96,33 @@ impl Panels {
         }
     }
 
-    /// Writes sums in f32, or adds them.
+    /// Writes sums in f32.
     ///
     /// # Safety
     /// As [`WayOut::store`](super::store::WayOut::store).
     #[inline(always)]
-    pub unsafe fn f32(&mut self, sums: &Accumulators, order: &Order, place: &Place, add: bool) {
-        let d = &sums.0;
-        let (row, column) = first_of(place);
-        macro_rules! panels {
-            ($($j:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal $d8:literal $d9:literal $d10:literal $d11:literal $d12:literal $d13:literal $d14:literal $d15:literal])*) => {$(
-                if 32 * $j < order.count {
-                    // SAFETY: the warp's rows of a panel that is open, this thread's places in them.
-                    unsafe {
-                        let panel = self.open(&place.sums, place.sums.panels, PANELS);
-                        let put = |to: u32, low: f32, high: f32, below: u32| {
-                            let at = panel.at.add(in_tile(row + below, 4 * (to + column)));
-                            if add {
-                                let [old_low, old_high] = shared::load_2f32(at);
-                                shared::store_2f32(at, old_low + low, old_high + high);
-                            } else {
-                                shared::store_2f32(at, low, high);
-                            }
-                        };
-                        put(0, d[$d0], d[$d1], 0);
-                        put(0, d[$d2], d[$d3], 8);
-                        put(8, d[$d4], d[$d5], 0);
-                        put(8, d[$d6], d[$d7], 8);
-                        put(16, d[$d8], d[$d9], 0);
-                        put(16, d[$d10], d[$d11], 8);
-                        put(24, d[$d12], d[$d13], 0);
-                        put(24, d[$d14], d[$d15], 8);
-                        close!(panel, $j, "f32");
-                    }
-                }
-            )*};
-        }
-        for_each_32_columns!(panels);
+    pub unsafe fn f32(&mut self, sums: &Accumulators, order: &Order, place: &Place) {
+        let put = |at, low, high| {
+            // SAFETY: this thread's place in a panel that is open.
+            unsafe { shared::store_2f32(at, low, high) };
+        };
+        for_each_32_columns!(panels_of_f32 self sums order place put "f32";);
+    }
+
+    /// Adds sums to the old panels.
+    ///
+    /// # Safety
+    /// As [`WayOut::store`](super::store::WayOut::store).
+    #[inline(always)]
+    pub unsafe fn add_f32(&mut self, sums: &Accumulators, order: &Order, place: &Place) {
+        let add = |at, low, high| {
+            // SAFETY: this thread's place in a panel that is open.
+            unsafe {
+                let [old_low, old_high] = shared::load_2f32(at);
+                shared::store_2f32(at, old_low + low, old_high + high);
+            }
+        };
+        for_each_32_columns!(panels_of_f32 self sums order place add "add_f32";);
     }
 
     /// Writes sums rounded to bf16.
@@ -157,21 +186,6 @@ impl Panels {
         for_each_64_columns!(panels);
     }
 }
-
-/// Says that the warp has filled its rows of a panel. The literals number the place.
-///
-/// # Safety
-/// All lanes are here.
-macro_rules! close {
-    ($panel:expr, $index:literal, $what:literal) => {{
-        fence::proxy_async_shared();
-        warp_sync!($index, $what);
-        if reg::lane() == 0 {
-            mbarrier::arrive($panel.ready);
-        }
-    }};
-}
-use close;
 
 /// Row and column of this thread's first sum. Unknown to the compiler: it would work out all places in
 /// all panels before the first tile, and keep them in memory.

@@ -101,10 +101,10 @@ impl<P: Product> WayOut for Linear<'_, P> {
             match P::FORM {
                 Form::Forward | Form::Dgrad => rows(sums, args, self.map, order, &place),
                 Form::Wgrad if sink == Sink::F32 as u32 => {
-                    self.panels.f32(sums, order, &place, false);
+                    self.panels.f32(sums, order, &place);
                 }
                 Form::Wgrad if sink == Sink::AddF32 as u32 => {
-                    self.panels.f32(sums, order, &place, true);
+                    self.panels.add_f32(sums, order, &place);
                 }
                 Form::Wgrad if sink == Sink::AddBf16 as u32 => {
                     self.panels.add_bf16(sums, order, &place);
