@@ -224,6 +224,8 @@ pub struct SharedPlan {
     pub dealt: u32,
     /// Likewise: the producer and the carrier have it.
     pub taken: u32,
+    /// An mbarrier: the producer has the tile dealt last.
+    pub wanted: u32,
     /// `STAGES` times what the producer tells the others of a tile ([`ORDER`] bytes).
     pub orders: u32,
     /// Group table: `first_tile [2][groups + 1]`, `row_start [groups]`, `rows [groups]`, all u32.
@@ -246,7 +248,8 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
     let ready = open + CONSUMERS * PANELS * 8;
     let dealt = ready + CONSUMERS * PANELS * 8;
     let taken = dealt + DEALS * 8;
-    let table = taken + DEALS * 8;
+    let wanted = taken + DEALS * 8;
+    let table = wanted + 8;
     SharedPlan {
         fixed,
         wide,
@@ -260,6 +263,7 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
         deals,
         dealt,
         taken,
+        wanted,
         orders,
         table,
         bytes: table + 4 * (4 * groups + 2),

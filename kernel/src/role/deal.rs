@@ -19,6 +19,7 @@ pub struct Deals {
     tiles: SmemAddr,
     dealt: SmemAddr,
     taken: SmemAddr,
+    wanted: SmemAddr,
     next: u32,
     parity: u32,
 }
@@ -30,6 +31,7 @@ impl Deals {
             tiles: base.add(plan.deals),
             dealt: base.add(plan.dealt),
             taken: base.add(plan.taken),
+            wanted: base.add(plan.wanted),
             next: 0,
             parity: 0,
         }
@@ -50,6 +52,8 @@ impl Deals {
             }
             place += 1;
         }
+        // SAFETY: likewise.
+        unsafe { mbarrier::init(self.wanted, 1) };
     }
 
     #[inline(always)]
@@ -62,20 +66,24 @@ impl Deals {
     }
 }
 
-/// Deals tiles until there are no more.
+/// Deals tiles until there are no more: each when the producer has taken the one before, so that a block
+/// draws no more tiles at the end than it is about to need.
 ///
-/// Waits for: a free place (`taken`). Signals: a tile (`dealt`).
+/// Waits for: that (`wanted`), and a free place (`taken`). Signals: a tile (`dealt`).
 ///
 /// # Safety
 /// One thread of the block runs it; the barriers are initialised.
 #[inline(always)]
 pub unsafe fn deal(mut source: impl Source, mut deals: Deals) {
+    let mut parity = 1;
     loop {
         // SAFETY: the caller's contract; the place is this thread's until it says that it is dealt. Before
         // the first round the phase of the opposite parity counts as complete.
         unsafe {
             let tile = source.next();
             let at = deals.tiles.add(ORDER * deals.next);
+            mbarrier::wait(deals.wanted, parity);
+            parity ^= 1;
             mbarrier::wait(deals.taken.add(8 * deals.next), deals.parity ^ 1);
             let (first, second) = match tile {
                 Some(tile) => (
@@ -136,6 +144,7 @@ impl Source for Deals {
         // SAFETY: the caller's contract.
         unsafe {
             let tile = self.read();
+            mbarrier::arrive(self.wanted);
             self.done();
             tile
         }

@@ -2,7 +2,7 @@
 
 use super::order::Order;
 use super::product::Product;
-use super::store::{Place, Spot, WayOut};
+use super::store::{BARRIER, Place, Spot, WayOut};
 use crate::gemm::{CHUNK, Form, PANEL_BYTES, PANELS, STAGING, SharedPlan};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
@@ -10,7 +10,7 @@ use crate::mma::{Chunk, Engine};
 use crate::ptx::reg;
 use crate::ptx::shared::SmemAddr;
 use crate::sync::ring::{Consumer, Ring};
-use crate::warp_sync;
+use crate::{named_sync, warp_sync};
 
 /// Computes half of every tile of this block: consumer `part` takes 64 of its fixed side.
 ///
@@ -94,7 +94,11 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
                 // lets go of it.
                 unsafe {
                     let order = Order::get(base, plan, stages.oldest());
-                    warp_sync!();
+                    if P::RELAYED {
+                        named_sync!(BARRIER + part, 128u32, 0, "order");
+                    } else {
+                        warp_sync!();
+                    }
                     order
                 }
             };
