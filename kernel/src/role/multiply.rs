@@ -90,18 +90,20 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
             order = if reg::opaque(next.depth) == 0 {
                 Order::END
             } else {
-                // SAFETY: the stage is still this warp's; all lanes have read it before one of them
-                // lets go of it.
-                unsafe {
-                    let order = Order::get(base, plan, stages.oldest());
-                    if P::RELAYED {
-                        named_sync!(BARRIER + part, 128u32, 0, "order");
-                    } else {
-                        warp_sync!();
-                    }
-                    order
-                }
+                // SAFETY: the stage is still this warp's.
+                unsafe { Order::get(base, plan, stages.oldest()) }
             };
+            // SAFETY: all threads are here; all lanes have read the order before one of them lets go of it.
+            // The warp's barrier would do, but that is no instruction where a warp is together, and
+            // compute-sanitizer's racecheck then takes the other lanes' reads for unordered. Products of
+            // rows have barriers of the warpgroup on their way out.
+            unsafe {
+                if P::RELAYED {
+                    named_sync!(BARRIER + part, 128u32, 0, "order");
+                } else {
+                    warp_sync!();
+                }
+            }
             if !order.work::<P>() {
                 // SAFETY: nothing is under way, which the compiler doesn't know.
                 unsafe { E::settle(&mut sums) };
