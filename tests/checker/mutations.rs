@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mok::gemm::Form;
-use mok::{Completion, EmulatorConfig};
+use mok::{Arch, Completion, EmulatorConfig};
 use rayon::prelude::*;
 
 use super::{CASES, COMPLETIONS, Case, Entry, product, shipped};
@@ -16,7 +16,17 @@ fn arms(entry: Entry) -> usize {
 }
 
 /// What can be deleted from a kernel with nothing found, and why.
-const REDUNDANT: [(&str, &str); 4] = [
+fn redundant(arch: Arch) -> &'static [(&'static str, &'static str)] {
+    if arch.pairs() {
+        &OF_PAIRS
+    } else {
+        &OF_BLOCKS
+    }
+}
+
+const OF_PAIRS: [(&str, &str); 0] = [];
+
+const OF_BLOCKS: [(&str, &str); 4] = [
     (
         "fence.mbarrier_init.release.cluster",
         "a cluster is one block here, and `bar.sync` orders the initialisation for its threads",
@@ -55,7 +65,10 @@ const REDUNDANT_EARLY: [(&str, &str); 1] = [(
 )];
 
 /// Of the lines with this text, how many can be deleted, and why. The others can't.
-fn spared(entry: Entry) -> &'static [(&'static str, usize, &'static str)] {
+fn spared(arch: Arch, entry: Entry) -> &'static [(&'static str, usize, &'static str)] {
+    if arch.pairs() {
+        return &[];
+    }
     match entry {
         Entry::Plain(Form::Wgrad) => &[(
             "try_wait",
@@ -76,7 +89,7 @@ fn completions(turn: usize) -> &'static [Completion] {
 }
 
 /// What synchronises.
-const SYNCHRONISES: [&str; 8] = [
+const SYNCHRONISES: [&str; 12] = [
     "fence",
     "try_wait",
     "commit_group",
@@ -85,6 +98,10 @@ const SYNCHRONISES: [&str; 8] = [
     "bar.sync",
     "bar.warp.sync",
     "mbarrier.init",
+    "barrier.cluster",
+    "tcgen05.commit",
+    "tcgen05.wait",
+    "tcgen05.dealloc",
 ];
 
 /// The lines of a kernel, from its entry to the next.
@@ -151,6 +168,7 @@ fn arm(line: &str) -> Option<(&str, u32)> {
 
 /// A kernel, and what it gives.
 struct Kernel<'a> {
+    arch: Arch,
     entry: Entry,
     lines: Vec<&'a str>,
     right: Vec<(Case, Vec<u8>)>,
@@ -170,7 +188,11 @@ impl Kernel<'_> {
     /// Whether none of some lines is executed: traps in their places change nothing.
     fn unreached(&self, case: usize, of: &[usize]) -> bool {
         let traps: Vec<(usize, &str)> = of.iter().map(|&at| (at, "trap;")).collect();
-        self.survives(case, &traps, EmulatorConfig::default())
+        let config = EmulatorConfig {
+            arch: self.arch,
+            ..EmulatorConfig::default()
+        };
+        self.survives(case, &traps, config)
     }
 
     /// Those of some lines that may be executed: all that are, and few that aren't.
@@ -199,6 +221,7 @@ impl Kernel<'_> {
         for mutant in mutants(&self.lines, at) {
             for &completion in completions(at) {
                 let config = EmulatorConfig {
+                    arch: self.arch,
                     seed: at as u64,
                     completion,
                     ..EmulatorConfig::default()
@@ -216,6 +239,12 @@ impl Kernel<'_> {
 
     /// What isn't executed stands in arms of other widths, and is executed in this one's.
     fn check_unreached(&self, reached: &[usize], unreached: &[usize]) {
+        if self.arch.pairs() {
+            // The width is a number there.
+            let lines: Vec<&str> = unreached.iter().map(|&at| self.lines[at]).collect();
+            assert!(lines.is_empty(), "{:?}: {lines:#?}", self.entry);
+            return;
+        }
         let widths = |lines: &[usize]| {
             let mut widths: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
             for (what, width) in lines.iter().filter_map(|&at| arm(self.lines[at])) {
@@ -271,19 +300,24 @@ struct Outcome {
     survives: bool,
 }
 
-fn caught(entry: Entry) {
-    let lines: Vec<&str> = shipped().lines().collect();
+fn caught(arch: Arch, entry: Entry) {
+    let lines: Vec<&str> = shipped(arch).lines().collect();
     let cases = CASES.into_iter().filter(|case| case.entry == entry);
     let right = cases.map(|case| {
-        let d = product(shipped(), case, EmulatorConfig::default());
+        let config = EmulatorConfig {
+            arch,
+            ..EmulatorConfig::default()
+        };
+        let d = product(shipped(arch), case, config);
         (case, d.unwrap())
     });
     let kernel = Kernel {
+        arch,
         entry,
         right: right.collect(),
         lines,
     };
-    let all: Vec<usize> = lines_of(shipped(), entry)
+    let all: Vec<usize> = lines_of(shipped(arch), entry)
         .filter(|&at| !mutants(&kernel.lines, at).is_empty())
         .collect();
     let (mut reached, mut left) = (BTreeSet::new(), all);
@@ -300,7 +334,7 @@ fn caught(entry: Entry) {
             let mut faults = Vec::new();
             for outcome in outcomes {
                 let early = outcome.completion == Completion::Early;
-                let redundant = is(&REDUNDANT) || early && is(&REDUNDANT_EARLY);
+                let redundant = is(redundant(arch)) || early && is(&REDUNDANT_EARLY);
                 if outcome.survives != redundant {
                     faults.push(format!(
                         "line {}: `{}` for `{line}`, {:?}, {:?}",
@@ -326,33 +360,53 @@ fn caught(entry: Entry) {
     let reached: Vec<usize> = reached.into_iter().collect();
     assert!(reached.len() > 20, "{reached:?}");
     kernel.check_unreached(&reached, &unreached);
-    for (part, count, why) in spared(entry) {
+    for (part, count, why) in spared(arch, entry) {
         let before = wrong.len();
         wrong.retain(|&at, _| !kernel.lines[at].contains(part));
-        assert_eq!(before - wrong.len(), *count, "{entry:?}, {part}: {why}");
+        assert_eq!(before - wrong.len(), *count, "{arch:?} {entry:?}, {part}: {why}");
     }
     assert!(
         wrong.is_empty(),
-        "{entry:?}: what is needed was not missed, or what is not was:\n{wrong:#?}"
+        "{arch:?} {entry:?}: what is needed was not missed, or what is not was:\n{wrong:#?}"
     );
 }
 
 #[test]
 fn all_that_forward_synchronises_is_needed() {
-    caught(Entry::Plain(Form::Forward));
+    caught(Arch::Sm90a, Entry::Plain(Form::Forward));
 }
 
 #[test]
 fn all_that_dgrad_synchronises_is_needed() {
-    caught(Entry::Plain(Form::Dgrad));
+    caught(Arch::Sm90a, Entry::Plain(Form::Dgrad));
 }
 
 #[test]
 fn all_that_wgrad_synchronises_is_needed() {
-    caught(Entry::Plain(Form::Wgrad));
+    caught(Arch::Sm90a, Entry::Plain(Form::Wgrad));
 }
 
 #[test]
 fn all_that_gate_up_synchronises_is_needed() {
-    caught(Entry::GateUp);
+    caught(Arch::Sm90a, Entry::GateUp);
+}
+
+#[test]
+fn all_that_pairs_synchronise_in_forward_is_needed() {
+    caught(Arch::Sm100a, Entry::Plain(Form::Forward));
+}
+
+#[test]
+fn all_that_pairs_synchronise_in_dgrad_is_needed() {
+    caught(Arch::Sm100a, Entry::Plain(Form::Dgrad));
+}
+
+#[test]
+fn all_that_pairs_synchronise_in_wgrad_is_needed() {
+    caught(Arch::Sm100a, Entry::Plain(Form::Wgrad));
+}
+
+#[test]
+fn all_that_pairs_synchronise_in_gate_up_is_needed() {
+    caught(Arch::Sm100a, Entry::GateUp);
 }
