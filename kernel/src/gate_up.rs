@@ -77,5 +77,9 @@ pub static GATE_UP_PAIR: LaunchSpec = pair::of(&GATE_UP);
 
 /// Launch spec of the entry.
 pub const fn spec(arch: Arch) -> &'static LaunchSpec {
-    if arch.pairs() { &GATE_UP_PAIR } else { &GATE_UP }
+    if arch.pairs() {
+        &GATE_UP_PAIR
+    } else {
+        &GATE_UP
+    }
 }

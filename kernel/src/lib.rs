@@ -37,11 +37,7 @@ pub mod sync;
 
 /// The launch specs of every entry in the shipped PTX of an architecture.
 pub fn entries(arch: arch::Arch) -> &'static [&'static launch::LaunchSpec] {
-    if arch.pairs() {
-        &OF_PAIRS
-    } else {
-        &OF_BLOCKS
-    }
+    if arch.pairs() { &OF_PAIRS } else { &OF_BLOCKS }
 }
 
 static OF_BLOCKS: [&launch::LaunchSpec; 15] = with_products([

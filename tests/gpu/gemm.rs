@@ -525,7 +525,10 @@ pub fn trials(builds: &[Build], wanted: impl Fn(usize) -> bool) -> Vec<Trial> {
             }
             let name = format!("gemm::{label}::{}::gaps", form.name());
             let sink = sinks[0];
-            trials.push(trial(name, Box::new(move || check_small(engine, form, sink))));
+            trials.push(trial(
+                name,
+                Box::new(move || check_small(engine, form, sink)),
+            ));
             let name = format!("gemm::{label}::{}::deterministic", form.name());
             trials.push(trial(name, Box::new(move || deterministic(engine, form))));
         }

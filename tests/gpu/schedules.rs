@@ -91,5 +91,9 @@ pub fn trials(seeds: u64) -> Vec<Trial> {
         let name = format!("schedules::{}::{name}", config.arch.name());
         trial(name, move || all_forms(&config, seeds))
     };
-    Arch::ALL.into_iter().flat_map(modes).map(trial_of).collect()
+    Arch::ALL
+        .into_iter()
+        .flat_map(modes)
+        .map(trial_of)
+        .collect()
 }

@@ -200,12 +200,13 @@ fn compile(
 ) -> Result<(Built, String), Error> {
     let (raw, warnings) = rustc(workspace, tools, package, arch, say)?;
     let text = fs::read_to_string(&raw).map_err(files::on("read", &raw))?;
-    let text = directives::apply(&text, (package.entries)(arch)).map_err(|source| Error::Directives {
-        package: package.name.to_owned(),
-        arch,
-        file: raw,
-        source,
-    })?;
+    let text =
+        directives::apply(&text, (package.entries)(arch)).map_err(|source| Error::Directives {
+            package: package.name.to_owned(),
+            arch,
+            file: raw,
+            source,
+        })?;
     let ptx = workspace
         .ptx()
         .join(format!("{}_{}.ptx", package.stem, arch.name()));

@@ -19,7 +19,7 @@ use crate::gemm::pair::{STAGES, STAGES_OF_PANELS, TENSOR_COLUMNS, shared_plan};
 use crate::gemm::{Form, GemmArgs, Sink};
 use crate::mma::sm100::Tcgen05;
 use crate::ptx::tma::TensorMapRef;
-use crate::ptx::{fence, reg, shared, tcgen05};
+use crate::ptx::{fence, reg, shared};
 use crate::role::activate::Activate;
 use crate::role::pair::bring::bring;
 use crate::role::pair::clear::clear;
@@ -32,22 +32,22 @@ use crate::role::table::{self, SharedTable};
 use crate::role::tickets::{Drawn, Tickets};
 use crate::schedule::grouped::{ByPair, Problem, Tiles};
 use crate::sync::pair::{LEADER, Pair};
-use crate::{cluster_arrive, cluster_wait, tensor_alloc, tensor_dealloc, tensor_relinquish, warp_sync};
+use crate::{
+    cluster_arrive, cluster_wait, tensor_alloc, tensor_dealloc, tensor_relinquish, warp_sync,
+};
 
 /// The warp that allocates and frees tensor memory; its first thread is the issuer.
 const ISSUER: u32 = 3;
 
-/// All threads of both blocks meet; what their tcgen05 instructions did before comes before what they do
-/// after.
+/// All threads of both blocks meet. Tensor memory is allocated and freed in the order of the threads that
+/// do so; products and loads are known to be done when they come here: so no tcgen05 fences.
 ///
 /// # Safety
 /// All of them call it, the lanes of each warp together.
 macro_rules! meet {
     () => {{
-        tcgen05::fence_before();
         cluster_arrive!("arrive");
         cluster_wait!("wait");
-        tcgen05::fence_after();
     }};
 }
 

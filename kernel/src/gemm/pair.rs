@@ -6,8 +6,8 @@
 //! stand in tensor memory, of which two tiles' fit, and not in the consumers' registers.
 
 use super::{
-    CONSUMERS, DGRAD as DGRAD_OF_BLOCKS, FORWARD as FORWARD_OF_BLOCKS, MAX_GROUPS, ORDER, PANEL_BYTES,
-    PANELS, SIDE, STAGE_FIXED, STAGING, TILE_K, WGRAD as WGRAD_OF_BLOCKS,
+    CONSUMERS, DGRAD as DGRAD_OF_BLOCKS, FORWARD as FORWARD_OF_BLOCKS, MAX_GROUPS, ORDER,
+    PANEL_BYTES, PANELS, SIDE, STAGE_FIXED, STAGING, TILE_K, WGRAD as WGRAD_OF_BLOCKS,
 };
 use crate::launch::{LaunchSpec, MAX_SHARED};
 

@@ -141,9 +141,15 @@ mod tests {
     #[test]
     fn two_consumers_share_the_lanes_of_tensor_memory() {
         let mut seen = [false; 128];
-        for (consumer, warp) in [0, 1].into_iter().flat_map(|c| [0, 1, 2, 3].map(|w| (c, w))) {
+        for (consumer, warp) in [0, 1]
+            .into_iter()
+            .flat_map(|c| [0, 1, 2, 3].map(|w| (c, w)))
+        {
             let first = tensor::lane(consumer, warp);
-            assert!((32 * warp..32 * warp + 32).contains(&first), "the warp's own lanes");
+            assert!(
+                (32 * warp..32 * warp + 32).contains(&first),
+                "the warp's own lanes"
+            );
             let (part, other) = (tensor::part(consumer, warp), tensor::warp(consumer, warp));
             for lane in 0..32 {
                 // 16x256b: lane l / 4, and 8 below (PTX ISA, "tcgen05 data movement").

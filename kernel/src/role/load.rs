@@ -46,7 +46,11 @@ pub unsafe fn load<P: Product>(
     while let Some(tile) = unsafe { source.next() } {
         let order = Order::new(problem, &tile);
         // A group without rows is written all the same, from a stage that nothing is loaded to.
-        let bytes = if order.last == 0 { 0 } else { P::bytes::<Whole>(&tile) };
+        let bytes = if order.last == 0 {
+            0
+        } else {
+            P::bytes::<Whole>(&tile)
+        };
         let mut step = 0;
         while step < order.depth {
             // SAFETY: the loads go to the acquired stage, and together bring what it announces.

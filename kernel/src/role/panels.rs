@@ -38,8 +38,7 @@ impl Panels {
     #[inline(always)]
     fn buffer(&self, panels: SmemAddr, after: u32) -> SmemAddr {
         let at = self.next + after;
-        panels
-            .add(PANEL_BYTES * if at < PANELS { at } else { at - PANELS })
+        panels.add(PANEL_BYTES * if at < PANELS { at } else { at - PANELS })
     }
 
     #[inline(always)]

@@ -136,7 +136,13 @@ fn bytes_of_rows<L: Loader>(tile: &Tile) -> u32 {
 /// # Safety
 /// As [`Product::load`], for the wide side.
 #[inline(always)]
-unsafe fn load_rows<L: Loader>(maps: [TensorMapRef; 3], tile: &Tile, k: i32, wide: SmemAddr, to: L) {
+unsafe fn load_rows<L: Loader>(
+    maps: [TensorMapRef; 3],
+    tile: &Tile,
+    k: i32,
+    wide: SmemAddr,
+    to: L,
+) {
     let first = tile.row_start + tile.wide;
     let mut row = 0;
     macro_rules! boxes {

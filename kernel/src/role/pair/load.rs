@@ -40,7 +40,11 @@ pub unsafe fn load<P: Product>(
         if !order.work::<P>() {
             continue;
         }
-        let half = tile.half(pair.rank, problem.apart(), problem.share::<ByPair>(tile.count));
+        let half = tile.half(
+            pair.rank,
+            problem.apart(),
+            problem.share::<ByPair>(tile.count),
+        );
         let bytes = P::bytes::<Half>(&half);
         let mut step = 0;
         while step < order.depth {
