@@ -76,6 +76,23 @@ impl Pair {
         self.bar(kind, index).in_block(LEADER)
     }
 
+    /// Arrives at a barrier of the leader. From the other block that is a memory barrier of the whole GPU in
+    /// SASS; it is spared where it isn't needed.
+    ///
+    /// # Safety
+    /// As [`mbarrier::arrive_cluster`].
+    #[inline(always)]
+    unsafe fn tell_leader(&self, kind: u32, index: u32) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if self.rank == LEADER {
+                mbarrier::arrive(self.bar(kind, index));
+            } else {
+                mbarrier::arrive_cluster(self.leaders(kind, index));
+            }
+        }
+    }
+
     /// The mbarrier of a consumer's old panels.
     #[inline(always)]
     pub fn old(&self, consumer: u32) -> SmemAddr {
@@ -264,7 +281,7 @@ impl Dealt {
         let Walk { at, .. } = self.at.next(DEALS);
         if speaks {
             // SAFETY: the barrier is initialised, and this arrival is pending.
-            unsafe { mbarrier::arrive_cluster(self.pair.leaders(TAKEN, at)) };
+            unsafe { self.pair.tell_leader(TAKEN, at) };
         }
     }
 
@@ -435,7 +452,7 @@ impl Relay {
     #[inline(always)]
     pub unsafe fn pass(&self, stage: u32) {
         // SAFETY: the barrier is initialised, and this arrival is pending.
-        unsafe { mbarrier::arrive_cluster(self.pair.leaders(CLEAR, stage)) };
+        unsafe { self.pair.tell_leader(CLEAR, stage) };
     }
 }
 
