@@ -263,7 +263,8 @@ impl GemmCall {
         }
     }
 
-    /// Blocks of the launch on this many SMs; 0 if there is nothing to launch.
+    /// Blocks of the launch on this many SMs, before they make
+    /// [whole clusters](crate::launch::KernelSpec::whole_clusters); 0 if there is nothing to launch.
     pub fn grid(&self, sms: u32) -> u32 {
         self.grid_of(sms, 1)
     }

@@ -86,12 +86,9 @@ impl KernelSpec {
     /// assert_eq!([1, 7, 8].map(|blocks| spec.whole_clusters(blocks)), [2, 6, 8]);
     /// ```
     pub fn whole_clusters(&self, blocks: u32) -> u32 {
-        match self.cluster {
-            // No launch passes its check.
-            0 => blocks,
-            cluster => blocks / cluster * cluster.max(1),
-        }
-        .max(self.cluster)
+        // No launch with clusters of none passes its check.
+        let cluster = self.cluster.max(1);
+        (blocks / cluster * cluster).max(cluster)
     }
 
     /// The most dynamic shared memory any launch uses, in bytes.

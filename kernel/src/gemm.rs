@@ -10,10 +10,8 @@
 //! | forward | `D[r, n] = sum_k A[r, k] B[g, n, k]` | `[capacity, K]` | `[G, N, K]` |
 //! | dgrad | `D[r, n] = sum_k A[r, k] B[g, k, n]` | `[capacity, K]` | `[G, K, N]` |
 //! | wgrad | `D[g, m, n] = sum_r A[r, m] B[r, n]` over the group's rows | `[capacity, M]` | `[capacity, N]` |
-
 //!
-//!
-//! One tile of D is a tensor-core product of [`SIDE`] by up to [`MAX_WIDTH`]. Its fixed side
+//! One tile of D, on Hopper, is a tensor-core product of [`SIDE`] by up to [`MAX_WIDTH`]. Its fixed side
 //! (the instruction's M) holds what comes in round numbers, its wide side (N, in steps of 8)
 //! what is ragged:
 //!
@@ -26,6 +24,8 @@
 //! sums are added in order by ordinary f32 additions. Hopper's tensor cores truncate each partial
 //! sum, so that one long sum drifts: unchunked, 7,168 terms put a layer's output 1.24e-3 off the
 //! rounded float64 sums, and 262,000 rows of one group a weight gradient 1.2e-3.
+//!
+//! On Blackwell pairs of blocks compute larger tiles: [`pair`].
 
 use bytemuck::{Pod, Zeroable};
 

@@ -22,6 +22,7 @@ impl Entry {
     /// Its name in the PTX.
     fn name(self) -> &'static str {
         match self {
+            // On all architectures.
             Entry::Plain(form) => form.spec(Arch::Sm90a).entry,
             Entry::GateUp => GATE_UP.entry,
         }
@@ -36,8 +37,8 @@ struct Case {
     depth: usize,
 }
 
-/// 10 stages are two chunks, and more than the ring has; 4 are what it has, so that the end comes
-/// to the stage where the last tile began.
+/// 10 stages are two chunks, and more than the ring has; 4 are what it has on Hopper, so that the end
+/// comes to the stage where the last tile began.
 const CASES: [Case; 10] = [
     case(Form::Forward, Sink::Bf16, 640),
     case(Form::Forward, Sink::Bf16, 256),
@@ -69,11 +70,10 @@ const fn case(form: Form, sink: Sink, depth: usize) -> Case {
     }
 }
 
-/// The PTX that the library ships for Hopper.
-fn shipped() -> &'static str {
-    let code = mok::kernels::embedded(Arch::Sm90a);
-    code.expect("kernels for sm_90a are part of every build")
-        .ptx
+/// The PTX that the library ships for an architecture.
+fn shipped(arch: Arch) -> &'static str {
+    let code = mok::kernels::embedded(arch);
+    code.expect("its kernels are part of every build").ptx
 }
 
 /// Small integers, the same ones each time.
@@ -101,19 +101,26 @@ fn sizes(entry: Entry) -> Vec<u32> {
     sizes
 }
 
-/// What one kernel writes on an emulated GPU of two SMs, or what was found.
+/// What one kernel writes on a small emulated GPU, or what was found.
 ///
 /// Each block has several tiles, so that stages, staging memory and barriers are used again and
 /// again. Of the fixed side, both consumers have a part.
 fn product(ptx: &str, case: Case, config: EmulatorConfig) -> Result<Vec<u8>, Error> {
     let Case { entry, sink, depth } = case;
-    let (n, k) = match entry {
-        Entry::Plain(Form::Forward) | Entry::GateUp => (72, depth),
-        Entry::Plain(Form::Dgrad) => (depth, 72),
-        // In two tiles, of 192 and 120.
-        Entry::Plain(Form::Wgrad) => (72, 312),
+    // Both blocks of a pair have a part of it. Two pairs draw from each other; one alone has so many tiles
+    // that it deals more than it has places for.
+    let (fixed, sms) = match (config.arch.pairs(), depth) {
+        (false, _) => (72, 2),
+        (true, 640) => (200, 4),
+        (true, _) => (200, 2),
     };
-    let device = Device::emulated(EmulatorConfig { sms: 2, ..config })?;
+    let (n, k) = match entry {
+        Entry::Plain(Form::Forward) | Entry::GateUp => (fixed, depth),
+        Entry::Plain(Form::Dgrad) => (depth, fixed),
+        // In two tiles, of 192 and 120, or of 256 and 56.
+        Entry::Plain(Form::Wgrad) => (fixed, 312),
+    };
+    let device = Device::emulated(EmulatorConfig { sms, ..config })?;
     let module = Module::from_ptx(&device, ptx)?;
     let gemm = GroupedGemm::from_module(&device, &module)?;
     let groups = Groups::new(&sizes(entry))?;

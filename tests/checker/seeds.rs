@@ -1,4 +1,4 @@
-use mok::EmulatorConfig;
+use mok::{Arch, EmulatorConfig};
 
 use super::{CASES, COMPLETIONS, product, shipped};
 
@@ -10,25 +10,45 @@ fn seeds() -> u64 {
     }
 }
 
-#[test]
-fn the_shipped_kernels_are_clean() {
+fn clean(arch: Arch) {
     for case in CASES {
         let mut results = Vec::new();
         for completion in COMPLETIONS {
             for seed in 0..seeds() {
                 let config = EmulatorConfig {
+                    arch,
                     seed,
                     completion,
                     reverse: seed % 2 == 1,
                     starved_warp: (seed % 4 == 2).then_some(seed as u32 / 4 % 12),
                     ..EmulatorConfig::default()
                 };
-                let d = product(shipped(), case, config.clone());
+                let d = product(shipped(arch), case, config.clone());
                 results.push(d.unwrap_or_else(|error| panic!("{case:?}, {config:?}: {error}")));
             }
         }
         assert!(results.iter().all(|d| *d == results[0]), "{case:?}");
     }
+}
+
+#[test]
+fn the_shipped_kernels_are_clean() {
+    clean(Arch::Sm90a);
+}
+
+#[test]
+fn those_of_pairs_are_clean() {
+    // sm_103a's PTX is the same but for its target.
+    clean(Arch::Sm100a);
+}
+
+#[test]
+fn pairs_ship_one_kernel_for_two_architectures() {
+    let instructions = |arch| {
+        let lines = shipped(arch).lines().filter(|line| !line.starts_with('.'));
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!(instructions(Arch::Sm100a), instructions(Arch::Sm103a));
 }
 
 #[test]
@@ -38,7 +58,7 @@ fn without_the_checker_results_are_the_same() {
             check,
             ..EmulatorConfig::default()
         };
-        product(shipped(), CASES[2], config).unwrap()
+        product(shipped(Arch::Sm90a), CASES[2], config).unwrap()
     };
     assert_eq!(with(true), with(false));
 }

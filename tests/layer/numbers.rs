@@ -3,14 +3,19 @@
 use half::bf16;
 use mok::gemm::{GateUpCall, Matrix};
 use mok::layer::{MoeConfig, MoeLayer, Transport, Weights};
-use mok::{Completion, Device, EmulatorConfig, Groups};
+use mok::{Arch, Completion, Device, EmulatorConfig, Groups};
 use mok_tests::layer::{Problem, Routing};
 use mok_tests::rank::{Rank, on_ranks};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 pub fn ranks(count: usize, seed: u64) -> Vec<Device> {
+    ranks_of(Arch::Sm90a, count, seed)
+}
+
+fn ranks_of(arch: Arch, count: usize, seed: u64) -> Vec<Device> {
     let config = EmulatorConfig {
+        arch,
         sms: 2,
         seed,
         ..EmulatorConfig::default()
@@ -25,6 +30,17 @@ fn all() -> bool {
 
 #[test]
 fn outputs_are_right_and_the_same_for_any_number_of_ranks() {
+    right_for_any_number_of_ranks(Arch::Sm90a);
+}
+
+#[test]
+fn and_where_pairs_of_blocks_multiply() {
+    right_for_any_number_of_ranks(Arch::Sm100a);
+    right_for_any_number_of_ranks(Arch::Sm103a);
+}
+
+fn right_for_any_number_of_ranks(arch: Arch) {
+    let ranks = |count, seed| ranks_of(arch, count, seed);
     let config = MoeConfig::new(8, 64, 128, 2, 24).with_shared(64);
     let problem = Problem::new(config, &[24], Routing::Uniform, 1);
     let outputs = problem.outputs(&ranks(1, 0), 2);
@@ -178,13 +194,24 @@ fn the_check_finds_what_is_wrong() {
 
 #[test]
 fn every_adversary_gets_the_same_bits() {
+    adversaries(Arch::Sm90a);
+}
+
+#[test]
+fn every_adversary_of_pairs_does() {
+    adversaries(Arch::Sm100a);
+}
+
+fn adversaries(arch: Arch) {
     let config = MoeConfig::new(5, 64, 64, 3, 9).with_shared(64);
     let problem = Problem::new(config, &[9, 2, 0], Routing::Loose, 3);
-    let expected = problem.outputs(&ranks(3, 0), 1);
+    let expected = problem.outputs(&ranks_of(arch, 3, 0), 1);
     problem.check(&expected);
     let seeds = if all() { 64 } else { 2 };
+    // Two SMs more than held hold a pair of blocks.
     let base = EmulatorConfig {
-        sms: 3,
+        arch,
+        sms: if arch.pairs() { 4 } else { 3 },
         ..EmulatorConfig::default()
     };
     let late = EmulatorConfig {

@@ -169,7 +169,7 @@ impl GateUpCall {
         Ok(())
     }
 
-    /// Blocks of the launch on this many SMs; 0 if there is nothing to launch.
+    /// Blocks of the launch on this many SMs, as [`GemmCall::grid`]; 0 if there is nothing to launch.
     pub fn grid(&self, sms: u32) -> u32 {
         self.product.grid_of(sms, 2)
     }

@@ -322,6 +322,28 @@ fn budgets() {
 }
 
 #[test]
+fn tensor_core_instructions() {
+    let judge = |opcode: &str| {
+        let line = format!("sm_90a = {{ registers = 255, tensor_core = \"{opcode}\" }}");
+        let budgets = budgets_of(&format!("[clean]\n{line}\n")).unwrap();
+        let validator = Validator::new(tools(), &budgets).unwrap();
+        validator.file(&fixture("clean.ptx")).unwrap()
+    };
+    let right = judge("HMMA");
+    assert_eq!(right.failures, []);
+    assert_eq!(right.entries[0].budget, Some(255));
+    let wrong = judge("HGMMA");
+    assert_eq!(
+        of(&wrong.failures, Check::TensorCore),
+        [(Some(6), "HMMA, and no HGMMA")]
+    );
+    assert!(matches!(
+        budgets_of("[clean]\nsm_90a = { registers = 255, tensor = \"HMMA\" }"),
+        Err(budgets::Error::Format { .. })
+    ));
+}
+
+#[test]
 fn what_cannot_be_judged() {
     let missing = judge(Path::new("/nonexistent/file.ptx")).unwrap_err();
     assert!(matches!(missing, Error::File(_)));

@@ -1,4 +1,5 @@
-//! The grouped GEMMs: persistent blocks of one producer and two consumer warpgroups.
+//! The grouped GEMMs: persistent blocks of one producer and two consumer warpgroups. Where pairs of
+//! blocks multiply together: [`pair`](super::pair).
 //!
 //! ```text
 //! all      group sizes -> table (shared memory)            barrier

@@ -20,7 +20,7 @@ use crate::gemm::pair::{STAGES, STAGES_OF_PANELS, TENSOR_COLUMNS, shared_plan};
 use crate::gemm::{Form, GemmArgs, Sink};
 use crate::mma::sm100::Tcgen05;
 use crate::ptx::tma::TensorMapRef;
-use crate::ptx::{fence, reg, shared, tcgen05};
+use crate::ptx::{fence, reg, shared};
 use crate::role::activate::Activate;
 use crate::role::carry::{Rings, carry};
 use crate::role::pair::bring::bring;
@@ -44,17 +44,15 @@ const ISSUER: u32 = 3;
 /// The carrier: of the dealer's warp, since that mostly waits.
 const CARRIER: u32 = 65;
 
-/// All threads of both blocks meet; what their tcgen05 instructions did before comes before what they do
-/// after.
+/// All threads of both blocks meet. Tensor memory is allocated and freed in the order of the threads that
+/// do so; products and loads are known to be done when they come here: so no tcgen05 fences.
 ///
 /// # Safety
 /// All of them call it, the lanes of each warp together.
 macro_rules! meet {
     () => {{
-        tcgen05::fence_before();
         cluster_arrive!("arrive");
         cluster_wait!("wait");
-        tcgen05::fence_after();
     }};
 }
 

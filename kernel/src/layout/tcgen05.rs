@@ -1,6 +1,6 @@
 //! Descriptors of `tcgen05.mma` (PTX ISA, "Matrix Descriptor" and "Instruction descriptor").
 //!
-//! Operands lie in shared memory as wgmma's do, [`descriptor`](super::descriptor); the descriptors say
+//! Operands lie in shared memory as wgmma's do, [`descriptor`]; the descriptors say
 //! so in other bits.
 
 use super::descriptor::{self, Major};

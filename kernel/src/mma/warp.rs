@@ -1,4 +1,5 @@
-//! Any architecture since Ampere: `mma.sync` of single warps, operands by `ldmatrix`.
+//! Any architecture since Ampere: `mma.sync` of single warps, operands by `ldmatrix`. No architecture ships
+//! it; probes run it beside what does.
 //!
 //! Warp `w` of the warpgroup takes rows `16 w` to `16 w + 15`, so that the four warps
 //! together hold the sums exactly as wgmma leaves them.

@@ -73,6 +73,19 @@ pub unsafe fn arrive_cluster(bar: ClusterAddr) {
     };
 }
 
+/// [`arrive_cluster`] that orders nothing by itself: for what has fences of its own, as tensor memory
+/// does ([`tcgen05`](super::tcgen05)).
+///
+/// # Safety
+/// As [`arrive_cluster`].
+#[inline(always)]
+pub unsafe fn arrive_cluster_relaxed(bar: ClusterAddr) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [{0}];", in(reg32) bar.0, options(nostack))
+    };
+}
+
 /// Whether the phase of this parity has completed; may suspend the thread for a while. Acquires in the block.
 ///
 /// # Safety

@@ -35,7 +35,7 @@ pub struct Place {
     pub staging: SmemAddr,
     /// Where the thread's sums belong.
     pub sums: Spot,
-    /// The warps that stage together, by the number of their named barrier from [`BARRIER`] on.
+    /// The warps that stage together, by the number of their named barrier from the consumers' first one on.
     pub team: u32,
     /// Their threads: the consumer's, or both consumers'.
     pub threads: u32,

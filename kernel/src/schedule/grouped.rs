@@ -501,7 +501,9 @@ mod tests {
                     assert!((1..=widest).contains(&tile.count), "{tile:?}");
                     assert!(tile.width() <= widest && tile.width() >= tile.count);
                     let covers = problem.share::<S>(tile.count) * S::BLOCKS;
-                    assert!((tile.count..=widest).contains(&covers) && covers % S::ROWS == 0);
+                    assert!(
+                        (tile.count..=widest).contains(&covers) && covers.is_multiple_of(S::ROWS)
+                    );
                     covered += tile.count;
                 }
                 assert_eq!(covered, wide);

@@ -79,6 +79,23 @@ impl Pair {
         self.bar(kind, index).in_block(LEADER)
     }
 
+    /// Arrives at a barrier of the leader. From the other block that is a memory barrier of the whole GPU in
+    /// SASS; it is spared where it isn't needed.
+    ///
+    /// # Safety
+    /// As [`mbarrier::arrive_cluster`].
+    #[inline(always)]
+    unsafe fn tell_leader(&self, kind: u32, index: u32) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if self.rank == LEADER {
+                mbarrier::arrive(self.bar(kind, index));
+            } else {
+                mbarrier::arrive_cluster(self.leaders(kind, index));
+            }
+        }
+    }
+
     /// The first mbarrier that tells that a panel of this consumer's may be filled.
     #[inline(always)]
     pub fn open(&self, consumer: u32) -> SmemAddr {
@@ -275,7 +292,7 @@ impl Dealt {
         let Walk { at, .. } = self.at.next(DEALS);
         if speaks {
             // SAFETY: the barrier is initialised, and this arrival is pending.
-            unsafe { mbarrier::arrive_cluster(self.pair.leaders(TAKEN, at)) };
+            unsafe { self.pair.tell_leader(TAKEN, at) };
         }
     }
 
@@ -466,7 +483,7 @@ impl Relay {
     #[inline(always)]
     pub unsafe fn pass(&self, stage: u32) {
         // SAFETY: the barrier is initialised, and this arrival is pending.
-        unsafe { mbarrier::arrive_cluster(self.pair.leaders(CLEAR, stage)) };
+        unsafe { self.pair.tell_leader(CLEAR, stage) };
     }
 }
 
@@ -492,29 +509,33 @@ impl Issuer {
     /// Waits until the next buffer's sums have been brought out; returns its index.
     ///
     /// # Safety
-    /// One thread; [`accumulated`](Issuer::accumulated) follows for each.
+    /// One thread; a stage is [acquired](Issuer::acquire) next, and
+    /// [`accumulated`](Issuer::accumulated) follows for each.
     #[inline(always)]
     pub unsafe fn buffer(&mut self) -> u32 {
         let Walk { at, parity } = self.buffers.next(BUFFERS);
-        // SAFETY: the barriers are initialised; fresh buffers are free.
-        unsafe { mbarrier::wait_cluster(self.pair.bar(DRAINED, at), parity ^ 1) };
-        tcgen05::fence_after();
+        // SAFETY: the barriers are initialised; fresh buffers are free. Tensor memory is all that is told of,
+        // in the order of tcgen05's fences.
+        unsafe { mbarrier::wait(self.pair.bar(DRAINED, at), parity ^ 1) };
         at
     }
 
     /// Waits for the next stage, in both blocks, which have cleared it if it is soiled; returns its index.
+    /// Products come after all that this thread has waited for.
     ///
     /// # Safety
     /// The producers fill as many stages as are awaited.
     #[inline(always)]
     pub unsafe fn acquire(&mut self, soiled: bool) -> u32 {
         let Walk { at, parity } = self.stages.next(self.pair.stages);
-        // SAFETY: the barriers are initialised.
+        // SAFETY: the barriers are initialised. Nothing but tensor copies has written a stage that isn't
+        // soiled, and nothing but products reads it: a wait that acquires in the cluster would only
+        // invalidate the SM's cache, each time.
         unsafe {
             if soiled {
                 mbarrier::wait_cluster(self.pair.bar(CLEAR, at), self.cleared.next(at));
             } else {
-                mbarrier::wait_cluster(self.pair.bar(FULL, at), parity);
+                mbarrier::wait(self.pair.bar(FULL, at), parity);
             }
         }
         tcgen05::fence_after();
@@ -578,11 +599,12 @@ impl Buffers {
     pub unsafe fn release(&mut self) {
         let Walk { at, .. } = self.at.next(BUFFERS);
         tcgen05::fence_before();
-        // SAFETY: all lanes are here; the barrier is initialised, and the warp's arrival is pending.
+        // SAFETY: all lanes are here; the barrier is initialised, and the warp's arrival is pending. A
+        // release would be a memory barrier of the whole GPU.
         unsafe {
             warp_sync!();
             if reg::lane() == 0 {
-                mbarrier::arrive_cluster(self.pair.leaders(DRAINED, at));
+                mbarrier::arrive_cluster_relaxed(self.pair.leaders(DRAINED, at));
             }
         }
     }

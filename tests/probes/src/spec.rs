@@ -144,7 +144,7 @@ specs! {
     NAIVE_GEMM = spec("probe_naive_gemm", 256, 1, &[Param::Bytes(size_of::<NaiveArgs>() as u32)]);
     /// Compares a result with sums.
     COMPARE_ROWS = spec("probe_compare_rows", 256, 1, &[Param::Bytes(size_of::<CompareArgs>() as u32)]);
-    /// The grouped GEMM on `mma.sync`: what sm_100a ships, on any architecture.
+    /// The grouped GEMM on `mma.sync`, as on any architecture.
     WARP_FORWARD = warp_gemm("probe_gemm_forward", &gemm::FORWARD);
     /// Likewise.
     WARP_DGRAD = warp_gemm("probe_gemm_dgrad", &gemm::DGRAD);

@@ -56,7 +56,7 @@ pub struct Args {
     /// What ranks are: by default processes on GPUs, threads elsewhere
     #[arg(long, value_enum)]
     launch: Option<Launch>,
-    /// Fail unless this architecture's kernels run
+    /// Fail unless this architecture's kernels run; what the emulator is, where it runs them
     #[arg(long, value_parser = arch)]
     arch: Option<Arch>,
     /// The layer, by name or as E,H,I,K,T (see below)
@@ -332,7 +332,6 @@ impl Job<'_> {
 
     /// Where to run.
     fn find(&mut self) -> Result<Found> {
-        let wanted = self.args.arch;
         let found = match self.args.backend {
             Backend::None => Found::Host,
             Backend::Emulator => Found::Emulator,
@@ -350,14 +349,6 @@ impl Job<'_> {
             Found::Emulator => "emulator",
             Found::Gpus(_) => "cuda",
         };
-        if let (Found::Emulator, Some(arch)) = (&found, wanted.filter(|&arch| arch != Arch::Sm90a))
-        {
-            bail!(
-                "--arch {}: the emulated GPU is {}",
-                arch.name(),
-                Arch::Sm90a.name()
-            );
-        }
         Ok(found)
     }
 
@@ -440,6 +431,7 @@ impl Job<'_> {
 
     fn emulated(&mut self, gpus: usize) -> Result<Vec<Device>> {
         let config = EmulatorConfig {
+            arch: self.args.arch.unwrap_or(Arch::Sm90a),
             sms: 2,
             seed: self.args.seed,
             ..EmulatorConfig::default()

@@ -1,13 +1,19 @@
-//! Committed register budgets: entry, then architecture, then registers a thread.
+//! Committed budgets: entry, then architecture, then registers a thread, and, of an entry that is there
+//! to multiply, the tensor-core instruction that it is written for.
 //!
 //! ```toml
 //! [mok_gemm_forward]
-//! sm_90a = 168
+//! sm_90a = { registers = 168, tensor_core = "HGMMA" }
+//!
+//! [mok_combine]
+//! sm_90a = 48
 //! ```
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
 
 use crate::files::{self, FileError};
 
@@ -18,7 +24,7 @@ pub enum Error {
     #[error(transparent)]
     File(#[from] FileError),
     /// The file does not hold budgets.
-    #[error("{}: {source}\nwrite it as [entry], then lines such as sm_90a = 168", path.display())]
+    #[error("{}: {source}\nwrite it as [entry], then lines such as sm_90a = 168 or sm_90a = {{ registers = 168, tensor_core = \"HGMMA\" }}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
@@ -29,7 +35,22 @@ pub enum Error {
 
 /// All of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Budgets(BTreeMap<String, BTreeMap<String, u32>>);
+pub struct Budgets(BTreeMap<String, BTreeMap<String, Budget>>);
+
+/// One entry's on one architecture.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(untagged)]
+enum Budget {
+    Registers(u32),
+    Multiplies(Multiplies),
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+struct Multiplies {
+    registers: u32,
+    tensor_core: String,
+}
 
 impl Budgets {
     /// Reads a file; no file, no budgets.
@@ -47,6 +68,17 @@ impl Budgets {
 
     /// Registers that an entry may use on an architecture.
     pub fn of(&self, entry: &str, arch: &str) -> Option<u32> {
-        self.0.get(entry)?.get(arch).copied()
+        match self.0.get(entry)?.get(arch)? {
+            Budget::Registers(registers) => Some(*registers),
+            Budget::Multiplies(budget) => Some(budget.registers),
+        }
+    }
+
+    /// The tensor-core instruction that its machine code must have there.
+    pub fn tensor_core(&self, entry: &str, arch: &str) -> Option<&str> {
+        match self.0.get(entry)?.get(arch)? {
+            Budget::Registers(_) => None,
+            Budget::Multiplies(budget) => Some(&budget.tensor_core),
+        }
     }
 }

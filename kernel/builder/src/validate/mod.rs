@@ -119,6 +119,8 @@ pub enum Check {
     NoBudget,
     /// A collective emitted more often than its source declares.
     Collective,
+    /// The machine code has none of the tensor-core instruction that the entry is written for.
+    TensorCore,
     /// `setmaxnreg` asks for more registers than a block has: it waits for ever.
     RegisterPool,
 }
@@ -149,6 +151,9 @@ impl Check {
             Check::NoBudget => "add the entry and architecture to kernel/budgets.toml",
             Check::Collective => {
                 "keep the compiler from copying it: pin it with a convergent intrinsic, or declare the unrolling (x N) in its tag"
+            }
+            Check::TensorCore => {
+                "see which engine the architecture's entries compose (kernel/src/mma), or correct tensor_core in kernel/budgets.toml"
             }
             Check::RegisterPool => {
                 "lower the dec or the inc of setmaxnreg: dec + (warpgroups - 1) x inc must fit into warpgroups x the registers a thread"
@@ -351,6 +356,16 @@ impl<'a> Validator<'a> {
                 }
                 _ => {}
             }
+            let tensor_core = tensor_core.remove(&entry.name).unwrap_or_default();
+            let wanted = self.budgets.tensor_core(&entry.name, &module.target);
+            if let Some(wanted) = wanted.filter(|&opcode| !tensor_core.contains_key(opcode)) {
+                let found: Vec<&str> = tensor_core.keys().map(String::as_str).collect();
+                let found = match found.as_slice() {
+                    [] => "no tensor-core instruction".to_owned(),
+                    _ => found.join(", "),
+                };
+                fail(Check::TensorCore, format!("{found}, and no {wanted}"));
+            }
             failures.extend(text::failures(&module, entry));
             if !ignored {
                 failures.extend(pool::failure(&module, entry, usage.registers));
@@ -364,7 +379,7 @@ impl<'a> Validator<'a> {
                 stack: usage.stack,
                 shared: usage.shared,
                 collectives: text::collectives(&module, entry),
-                tensor_core: tensor_core.remove(&entry.name).unwrap_or_default(),
+                tensor_core,
             });
         }
         for remark in &assembled.performance {

@@ -50,7 +50,8 @@ pub fn count(listing: &str) -> BTreeMap<String, Counts> {
     functions
 }
 
-/// `HGMMA` of `/*0a30*/  @!P0 HGMMA.64x256x16.F32.BF16 R24, gdesc[UR4] ;`.
+/// `HGMMA` of `/*0a30*/  @!P0 HGMMA.64x256x16.F32.BF16 R24, gdesc[UR4] ;`, `UTCHMMA.2CTA` of
+/// `/*2b60*/ UTCHMMA.2CTA gdesc[UR32], ...`.
 fn opcode(line: &str) -> Option<&str> {
     let (address, rest) = line.strip_prefix("/*")?.split_once("*/")?;
     if !address.chars().all(|digit| digit.is_ascii_hexdigit()) {
@@ -59,13 +60,18 @@ fn opcode(line: &str) -> Option<&str> {
     let word = rest
         .split_whitespace()
         .find(|word| !word.starts_with('@') && *word != "{")?;
-    word.split('.').next()
+    let pair = word.find(PAIR).map(|at| at + PAIR.len());
+    let end = pair.or_else(|| word.find('.')).unwrap_or(word.len());
+    Some(&word[..end])
 }
 
+/// What says that two blocks execute it together; a part of the opcode here.
+const PAIR: &str = ".2CTA";
+
 /// HMMA, IMMA, DMMA, QMMA, OMMA (registers); HGMMA, IGMMA, QGMMA, BGMMA (wgmma);
-/// UTCHMMA, UTCQMMA, UTCIMMA, UTCOMMA (tcgen05).
+/// UTCHMMA, UTCQMMA, UTCIMMA, UTCOMMA (tcgen05), of pairs of blocks with `.2CTA`.
 fn is_tensor_core(opcode: &str) -> bool {
-    opcode.ends_with("MMA")
+    opcode.strip_suffix(PAIR).unwrap_or(opcode).ends_with("MMA")
 }
 
 #[cfg(test)]
@@ -83,6 +89,6 @@ mod tests {
             \t\t/*0010*/                   FFMA R1, R2, R3, R4 ;\n";
         let counts = count(listing);
         assert_eq!(counts["one"], Counts::from([("HGMMA".into(), 2)]));
-        assert_eq!(counts["two"], Counts::from([("UTCQMMA".into(), 1)]));
+        assert_eq!(counts["two"], Counts::from([("UTCQMMA.2CTA".into(), 1)]));
     }
 }
