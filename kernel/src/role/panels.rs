@@ -86,7 +86,7 @@ impl Panels {
         self.next = reg::opaque(at + 1);
         if self.next == count {
             self.next = 0;
-            self.parity ^= 1;
+            self.parity = reg::anew(self.parity ^ 1);
         }
         // SAFETY: the caller's contract.
         unsafe { mbarrier::wait(spot.open.add(8 * at), parity) };
@@ -135,7 +135,7 @@ impl Panels {
         let thread = place.sums.thread;
         macro_rules! panels {
             ($($j:literal [$($k:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*])*) => {$(
-                if 64 * $j < order.count {
+                if 64 * $j < reg::anew(order.count) {
                     // SAFETY: the warp's rows of a panel that is open.
                     unsafe {
                         let panel = self.open(&place.sums, place.sums.staging, STAGED_PANELS);
