@@ -193,6 +193,8 @@ fn cases() -> Vec<Case> {
             beside: true,
             ..Case::new(vec![333u32, 1, 0], [200, 328, 264])
         },
+        // The second consumer has rows of D in some tiles and none in the next.
+        Case::new(vec![5u32, 3], [704, 192, 8]),
     ]);
     cases
 }
