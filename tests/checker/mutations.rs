@@ -126,9 +126,10 @@ fn spared(arch: Arch, entry: Entry) -> &'static [(&'static str, usize, &'static 
     match entry {
         Entry::Plain(Form::Wgrad) => &[(
             "try_wait",
-            3,
-            "full, before clear: needed where the relay is a round behind, as in gemm's groups of 300 \
-             rows and none",
+            4,
+            "full, before clear, three times: needed where the relay is a round behind, as in gemm's groups \
+             of 300 rows and none; and wanted, which is about when to draw a tile, not whether it may be \
+             dealt",
         )],
         _ => &[("mbarrier.init", 4, "without a relay nobody uses them")],
     }

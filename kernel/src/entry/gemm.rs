@@ -155,7 +155,11 @@ impl<E: Engine> Body for E {
         let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
         let stages = match P::FORM {
             // Unknown to the compiler: it would make a kernel for each.
-            Form::Wgrad => reg::opaque(if args.sink != Sink::Bf16 as u32 { STAGES_OF_PANELS } else { STAGES }),
+            Form::Wgrad => reg::opaque(if args.sink != Sink::Bf16 as u32 {
+                STAGES_OF_PANELS
+            } else {
+                STAGES
+            }),
             _ => STAGES,
         };
         // SAFETY: the caller's contract.
