@@ -193,7 +193,7 @@ impl Panels {
         unsafe { named_sync!(BARRIER + place.team, place.threads, 0, "added") };
         let panels = order.count.div_ceil(boxes::PANEL);
         if place.is_shared() && !inside {
-            self.commit_nothing(place, panels);
+            commit_nothing(place, panels);
         } else if place.thread == 0 {
             let mut panel = 0;
             while panel < panels {
@@ -206,17 +206,6 @@ impl Panels {
             }
         }
         self.advance(panels);
-    }
-
-    /// An empty group for each panel of rows that D doesn't have: groups are counted to know which buffers
-    /// are free.
-    #[inline(always)]
-    fn commit_nothing(&self, place: &Place, panels: u32) {
-        let mut left = if place.thread == 0 { panels } else { 0 };
-        while left > 0 {
-            bulk::commit();
-            left = reg::opaque(left - 1);
-        }
     }
 
     /// Waits for the old panels of all consumers whose rows D has; false if it has none of them.
@@ -234,6 +223,17 @@ impl Panels {
             part = reg::opaque(part + 1);
         }
         part > 0
+    }
+}
+
+/// An empty group for each panel of rows that D doesn't have: groups are counted to know which buffers are
+/// free.
+#[inline(always)]
+fn commit_nothing(place: &Place, panels: u32) {
+    let mut left = if place.thread == 0 { panels } else { 0 };
+    while left > 0 {
+        bulk::commit();
+        left = reg::opaque(left - 1);
     }
 }
 
