@@ -117,8 +117,10 @@ fn product(ptx: &str, case: Case, config: EmulatorConfig) -> Result<Vec<u8>, Err
     let (n, k) = match entry {
         Entry::Plain(Form::Forward) | Entry::GateUp => (fixed, depth),
         Entry::Plain(Form::Dgrad) => (depth, fixed),
-        // In two tiles, of 192 and 120, or of 256 and 56.
-        Entry::Plain(Form::Wgrad) => (fixed, 312),
+        // In two tiles, of 192 and 120.
+        Entry::Plain(Form::Wgrad) if !config.arch.pairs() => (fixed, 312),
+        // In twice two, of 256 and 200; in the second two a consumer has no rows of D, for 8 panels.
+        Entry::Plain(Form::Wgrad) => (320, 456),
     };
     let device = Device::emulated(EmulatorConfig { sms, ..config })?;
     let module = Module::from_ptx(&device, ptx)?;
