@@ -6,6 +6,8 @@ use crate::ptx::tma::{self, TensorMapRef};
 use crate::ptx::{bulk, mbarrier, reg};
 use crate::schedule::grouped::Tile;
 
+const _: () = assert!(1 < STAGED_PANELS && STAGED_PANELS < PANELS);
+
 /// Tiles that one thread reads in two walks: ahead, and to let go of them.
 pub trait Ahead: Copy {
     /// Waits for this walk's tile; `None` ends the work.
@@ -146,7 +148,8 @@ pub unsafe fn carry<D: Ahead>(
     };
     let fetches = args.sink == Sink::AddF32 as u32 || args.sink == Sink::AddBf16 as u32;
     let (mut to, mut ahead) = (Walk::new(tiles), Walk::new(tiles));
-    let mut open = 0;
+    // Panels that are open, filled, or on their way to D; and of these the one copied last, if there is one.
+    let (mut open, mut unread) = (0, 0);
     loop {
         if to.tile.is_none() {
             // SAFETY: the caller's contract.
@@ -173,7 +176,7 @@ pub unsafe fn carry<D: Ahead>(
                         mbarrier::arrive(bar);
                     }
                 }
-                part = reg::opaque(part + 1);
+                part += 1;
             }
             if ahead.advance(wide, rings.count) {
                 ahead.tiles.skip();
@@ -191,11 +194,13 @@ pub unsafe fn carry<D: Ahead>(
                     tma::store_3d(map, at, rings.panel(part, to.buffer));
                 }
             }
-            part = reg::opaque(part + 1);
+            part += 1;
         }
         bulk::commit();
-        bulk::wait_read::<0>();
-        open -= 1;
+        // The copy before has been read; this one opens with the next, of which there is room for one at least.
+        bulk::wait_read::<1>();
+        open -= unread;
+        unread = 1;
         if to.advance(wide, rings.count) {
             // SAFETY: the caller's contract.
             unsafe { to.tiles.done() };

@@ -69,13 +69,13 @@ pub(super) unsafe fn clear_rows(fixed: SmemAddr, wide: SmemAddr, width: u32, row
         while panel < STAGE_FIXED {
             // SAFETY: inside the stage; this lane alone clears this chunk.
             unsafe { shared::store_v4(fixed.add(panel + offset), [0; 4]) };
-            panel = reg::opaque(panel + PANEL);
+            panel += PANEL;
         }
         panel = 0;
         while panel < width * 128 {
             // SAFETY: as above.
             unsafe { shared::store_v4(wide.add(panel + offset), [0; 4]) };
-            panel = reg::opaque(panel + PANEL);
+            panel += PANEL;
         }
         row += 4;
     }

@@ -2,7 +2,7 @@
 
 use super::order::Order;
 use super::product::Product;
-use super::store::{BARRIER, Place, Spot, WayOut};
+use super::store::{Place, Spot, WayOut};
 use crate::gemm::{CHUNK, Form, PANEL_BYTES, PANELS, STAGING, SharedPlan};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
@@ -10,7 +10,7 @@ use crate::mma::{Chunk, Engine};
 use crate::ptx::reg;
 use crate::ptx::shared::SmemAddr;
 use crate::sync::ring::{Consumer, Ring};
-use crate::{named_sync, warp_sync};
+use crate::warp_sync;
 
 /// Computes half of every tile of this block: consumer `part` takes 64 of its fixed side.
 ///
@@ -90,20 +90,19 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
             order = if reg::opaque(next.depth) == 0 {
                 Order::END
             } else {
-                // SAFETY: the stage is still this warp's.
-                unsafe { Order::get(base, plan, stages.oldest()) }
-            };
-            // SAFETY: all threads are here; all lanes have read the order before one of them lets go of it.
-            // The warp's barrier would do, but that is no instruction where a warp is together, and
-            // compute-sanitizer's racecheck then takes the other lanes' reads for unordered. Products of
-            // rows have barriers of the warpgroup on their way out.
-            unsafe {
-                if P::RELAYED {
-                    named_sync!(BARRIER + part, 128u32, 0, "order");
-                } else {
+                // SAFETY: the stage is still this warp's; all lanes have read it before one of them lets go
+                // of it.
+                unsafe {
+                    let stage = stages.oldest();
+                    let order = if P::RELAYED {
+                        Order::get_for_warp(base, plan, stage)
+                    } else {
+                        Order::get(base, plan, stage)
+                    };
                     warp_sync!();
+                    order
                 }
-            }
+            };
             if !order.work::<P>() {
                 // SAFETY: nothing is under way, which the compiler doesn't know.
                 unsafe { E::settle(&mut sums) };

@@ -6,8 +6,10 @@
 
 use super::product::Product;
 use crate::gemm::{Form, ORDER, SharedPlan, TILE_K};
+use crate::ptx::reg;
 use crate::ptx::shared::{self, SmemAddr};
 use crate::schedule::grouped::{Problem, Tile, width};
+use crate::shuffle;
 
 /// One tile.
 #[derive(Clone, Copy)]
@@ -96,6 +98,32 @@ impl Order {
         unsafe {
             shared::store_v4(at, [self.depth, self.last, self.count, self.group]);
             shared::store_v4(at.add(16), [self.row, self.column, 0, 0]);
+        }
+    }
+
+    /// [`get`](Order::get), read by the first lane for all. A barrier of the warp orders the lanes' reads before
+    /// that lane lets go of the stage; but where a warp is together it is no instruction, and
+    /// compute-sanitizer's racecheck knows of none, unless the last to read is that lane itself, or barriers
+    /// of the block follow, as they do on the way out of rows.
+    ///
+    /// # Safety
+    /// As `get`; all lanes of the warp call it.
+    #[inline(always)]
+    pub unsafe fn get_for_warp(base: SmemAddr, plan: &SharedPlan, stage: u32) -> Order {
+        let mut order = Order::END;
+        // SAFETY: the caller's contract.
+        unsafe {
+            if reg::lane() == 0 {
+                order = Order::get(base, plan, stage);
+            }
+            Order {
+                depth: shuffle!(order.depth, 0u32),
+                last: shuffle!(order.last, 0u32),
+                count: shuffle!(order.count, 0u32),
+                row: shuffle!(order.row, 0u32),
+                column: shuffle!(order.column, 0u32),
+                group: shuffle!(order.group, 0u32),
+            }
         }
     }
 
