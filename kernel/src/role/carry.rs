@@ -4,7 +4,7 @@ use crate::gemm::{CONSUMERS, GemmArgs, PANEL_BYTES, PANELS, STAGED_PANELS, STAGI
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma::{self, TensorMapRef};
 use crate::ptx::{bulk, mbarrier, reg};
-use crate::schedule::grouped::Tile;
+use crate::schedule::grouped::{FEW_ROWS, Tile};
 
 const _: () = assert!(1 < STAGED_PANELS && STAGED_PANELS < PANELS);
 
@@ -197,10 +197,18 @@ pub unsafe fn carry<D: Ahead>(
             part += 1;
         }
         bulk::commit();
-        // The copy before has been read; this one opens with the next, of which there is room for one at least.
-        bulk::wait_read::<1>();
-        open -= unread;
-        unread = 1;
+        // Loads wait for copies to D: where a tile has many, one copy at a time leaves room for them. Of tiles
+        // with few, the next copy is under way before this one has been read, and this panel opens with the
+        // next.
+        if tile.rows > FEW_ROWS {
+            bulk::wait_read::<0>();
+            open -= 1 + unread;
+            unread = 0;
+        } else {
+            bulk::wait_read::<1>();
+            open -= unread;
+            unread = 1;
+        }
         if to.advance(wide, rings.count) {
             // SAFETY: the caller's contract.
             unsafe { to.tiles.done() };

@@ -3,7 +3,7 @@
 use super::order::Order;
 use super::product::Product;
 use super::store::{Place, Spot, WayOut};
-use crate::gemm::{CHUNK, Form, PANEL_BYTES, PANELS, STAGING, SharedPlan};
+use crate::gemm::{CHUNK, Form, MAX_WIDTH, PANEL_BYTES, PANELS, STAGING, SharedPlan};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
 use crate::mma::{Chunk, Engine};
@@ -47,6 +47,7 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
             },
             team: part,
             threads: 128,
+            most: MAX_WIDTH,
         }
     };
     let mut total = Accumulators::zero();

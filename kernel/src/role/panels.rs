@@ -135,7 +135,7 @@ impl Panels {
         let thread = place.sums.thread;
         macro_rules! panels {
             ($($j:literal [$($k:literal [$d0:literal $d1:literal $d2:literal $d3:literal $d4:literal $d5:literal $d6:literal $d7:literal])*])*) => {$(
-                if 64 * $j < reg::anew(order.count) {
+                if 64 * $j < place.most && 64 * $j < reg::anew(order.count) {
                     // SAFETY: the warp's rows of a panel that is open.
                     unsafe {
                         let panel = self.open(&place.sums, place.sums.staging, STAGED_PANELS);

@@ -39,6 +39,8 @@ pub struct Place {
     pub team: u32,
     /// Their threads: the consumer's, or both consumers'.
     pub threads: u32,
+    /// Columns that there are sums of at most.
+    pub most: u32,
 }
 
 /// Where a thread's sums belong: to its own consumer's half, or to some consumer's half where a

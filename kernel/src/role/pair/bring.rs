@@ -57,6 +57,7 @@ pub unsafe fn bring<P: Product, W: WayOut>(
             },
             team: 0,
             threads: CONSUMERS * 128,
+            most: COLUMNS,
         }
     };
     let mut tiles = Dealt::new(pair);
