@@ -85,14 +85,7 @@ pub unsafe fn deal(mut source: impl Source, mut deals: Deals) {
             mbarrier::wait(deals.wanted, parity);
             parity ^= 1;
             mbarrier::wait(deals.taken.add(8 * deals.next), deals.parity ^ 1);
-            let (first, second) = match tile {
-                Some(tile) => (
-                    [tile.group, tile.row_start, tile.rows, tile.fixed],
-                    [tile.wide, tile.count, 0, 0],
-                ),
-                // No tile is that narrow.
-                None => ([0; 4], [0; 4]),
-            };
+            let (first, second) = Tile::to_words(tile);
             shared::store_v4(at, first);
             shared::store_v4(at.add(16), second);
             mbarrier::arrive(deals.dealt.add(8 * deals.next));
@@ -110,18 +103,10 @@ impl Ahead for Deals {
     unsafe fn read(&self) -> Option<Tile> {
         let at = self.tiles.add(ORDER * self.next);
         // SAFETY: the barriers are initialised; the place is the readers' until all of them are done with it.
-        let ([group, row_start, rows, fixed], [wide, count, _, _]) = unsafe {
+        unsafe {
             mbarrier::wait(self.dealt.add(8 * self.next), self.parity);
-            (shared::load_v4(at), shared::load_v4(at.add(16)))
-        };
-        (count > 0).then_some(Tile {
-            group,
-            row_start,
-            rows,
-            fixed,
-            wide,
-            count,
-        })
+            Tile::from_words((shared::load_v4(at), shared::load_v4(at.add(16))))
+        }
     }
 
     #[inline(always)]

@@ -252,6 +252,35 @@ pub struct Tile {
 }
 
 impl Tile {
+    /// A tile as eight words, to be handed on in shared memory, or that there is none any more: no tile is
+    /// that narrow.
+    pub const fn to_words(tile: Option<Tile>) -> ([u32; 4], [u32; 4]) {
+        match tile {
+            Some(tile) => (
+                [tile.group, tile.row_start, tile.rows, tile.fixed],
+                [tile.wide, tile.count, 0, 0],
+            ),
+            None => ([0; 4], [0; 4]),
+        }
+    }
+
+    /// What [`to_words`](Tile::to_words) wrote.
+    pub const fn from_words(
+        ([group, row_start, rows, fixed], [wide, count, _, _]): ([u32; 4], [u32; 4]),
+    ) -> Option<Tile> {
+        if count == 0 {
+            return None;
+        }
+        Some(Tile {
+            group,
+            row_start,
+            rows,
+            fixed,
+            wide,
+            count,
+        })
+    }
+
     /// Width of the product that covers it: the tensor cores' steps of 8, of 16 up to 64.
     pub const fn width(&self) -> u32 {
         width(self.count)

@@ -209,14 +209,7 @@ impl Dealer {
     #[inline(always)]
     pub unsafe fn deal(&mut self, tile: Option<Tile>) {
         let Walk { at, parity } = self.at.next(DEALS);
-        let (first, second) = match tile {
-            Some(tile) => (
-                [tile.group, tile.row_start, tile.rows, tile.fixed],
-                [tile.wide, tile.count, 0, 0],
-            ),
-            // No tile is that narrow.
-            None => ([0; 4], [0; 4]),
-        };
+        let (first, second) = Tile::to_words(tile);
         let pair = &self.pair;
         // SAFETY: the caller's contract; the place is this thread's until it is dealt. Before the first
         // round the phase of the opposite parity counts as complete. A producer has announced the bytes.
@@ -259,18 +252,10 @@ impl Dealt {
         let Walk { at, parity } = self.at;
         let place = self.pair.deals.add(ORDER * at);
         // SAFETY: the caller's contract; the place is the readers' until all of them are done with it.
-        let ([group, row_start, rows, fixed], [wide, count, _, _]) = unsafe {
+        unsafe {
             mbarrier::wait_cluster(self.pair.bar(DEALT, at), parity);
-            (shared::load_v4(place), shared::load_v4(place.add(16)))
-        };
-        (count > 0).then_some(Tile {
-            group,
-            row_start,
-            rows,
-            fixed,
-            wide,
-            count,
-        })
+            Tile::from_words((shared::load_v4(place), shared::load_v4(place.add(16))))
+        }
     }
 
     /// Has the place's next bytes expected.
