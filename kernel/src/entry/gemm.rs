@@ -21,7 +21,7 @@ use crate::mma::Engine;
 use crate::ptx::tma::TensorMapRef;
 use crate::ptx::{fence, mbarrier, reg, shared};
 use crate::role::activate::Activate;
-use crate::role::carry::{Rings, carry};
+use crate::role::carry::{Ahead, Rings, carry};
 use crate::role::clear::clear;
 use crate::role::deal::{Deals, deal};
 use crate::role::load::load;
@@ -40,112 +40,35 @@ use crate::sync::ring::Ring;
 #[repr(C, align(16))]
 pub struct TensorMapParam(pub [u64; 16]);
 
-/// The body of the entries.
-///
-/// # Safety
-/// All threads of the block run it, launched as the entry's spec says with
-/// `shared_plan(args.groups)` bytes of dynamic shared memory; `args`, `maps` and `way` describe
-/// valid memory, and `way` uses none of the stages' memory. Each role makes what it alone uses.
-#[inline(always)]
-pub unsafe fn gemm<P: Product, E: Engine, W: WayOut>(
-    maps: impl FnOnce() -> Maps,
-    problem: Problem,
-    args: &GemmArgs,
-    stages: u32,
-    way: impl FnOnce() -> W,
-    carrier: impl FnOnce(Deals, Rings),
-) {
-    let plan = shared_plan(args.groups);
-    let base = shared::dynamic_base();
-    let ring = Ring::new(
-        base.add(plan.full),
-        base.add(plan.empty),
-        base.add(plan.clear),
-        stages,
-    );
-    let table = SharedTable::new(args.groups, base.add(plan.table));
-
-    if reg::thread_idx() == 0 {
-        // SAFETY: one thread, before the barriers inside `build`.
-        unsafe {
-            ring.init(P::RELAYED);
-            if P::RELAYED {
-                Deals::new(base, &plan).init();
-                let mut panel = 0;
-                while panel < CONSUMERS * PANELS {
-                    mbarrier::init(base.add(plan.open + 8 * panel), 1);
-                    mbarrier::init(base.add(plan.ready + 8 * panel), PANEL_WARPS);
-                    panel = reg::opaque(panel + 1);
-                }
-            }
-        }
-        fence::mbarrier_init();
-    }
-    // SAFETY: every thread is here.
-    unsafe { table::build::<ByBlock>(table, &problem, args) };
-
-    let warpgroup = reg::thread_idx() / 128;
-    if warpgroup == 0 {
-        // SAFETY: the whole warpgroup; its first thread is the producer, its second warp the relay, a
-        // thread of the third the dealer, one of the fourth the carrier.
-        unsafe {
-            set_max_registers!(dec 40);
-            let drawn = || {
-                let tickets = Tickets::new(args.tickets, reg::block_idx());
-                Drawn::new(Tiles::<_, ByBlock>::new(table, problem), tickets)
-            };
-            if reg::thread_idx() == 0 {
-                if P::RELAYED {
-                    load::<P>(Deals::new(base, &plan), &problem, maps(), ring, base, &plan);
-                } else {
-                    load::<P>(drawn(), &problem, maps(), ring, base, &plan);
-                }
-            } else if P::RELAYED && reg::thread_idx() == 64 {
-                deal(drawn(), Deals::new(base, &plan));
-            } else if P::RELAYED && reg::thread_idx() / 32 == 1 {
-                clear(ring, base, &plan);
-            } else if P::RELAYED && reg::thread_idx() == 96 {
-                let rings = Rings::new(
-                    args.sink,
-                    base.add(plan.staging),
-                    base.add(plan.panels),
-                    base.add(plan.open),
-                    base.add(plan.ready),
-                );
-                carrier(Deals::new(base, &plan), rings);
-            }
-        }
-    } else {
-        // SAFETY: the whole warpgroup, one part each.
-        unsafe {
-            set_max_registers!(inc 232);
-            multiply::<P, E, W>(way(), warpgroup - 1, ring, base, &plan);
-        }
-    }
-}
-
 /// What the entries do, by their engine.
 pub trait Body {
+    /// Stages of a block's ring.
+    const STAGES: u32;
+    /// The same where D is f32 or is added to.
+    const STAGES_OF_PANELS: u32;
+    /// What a carrier reads its tiles from.
+    type Tiles: Ahead;
+
+    /// Composes the roles of a launch. `carrier` gets the tiles, how much further on along the fixed side
+    /// this block's part of them is, and the panels.
+    ///
+    /// # Safety
+    /// All threads run it, launched as the entry's spec says, with the dynamic shared memory of its plan
+    /// for `args`' groups; `args`, `maps` and `way` describe valid memory, and `way` uses none of the
+    /// stages' memory. Each role makes what it alone uses.
+    unsafe fn gemm<P: Product, W: WayOut>(
+        maps: impl FnOnce() -> Maps,
+        problem: Problem,
+        args: &GemmArgs,
+        stages: u32,
+        way: impl FnOnce() -> W,
+        carrier: impl FnOnce(Self::Tiles, u32, Rings),
+    );
+
     /// A plain product: the body of the three forms.
     ///
     /// # Safety
-    /// All threads run it, launched as the entry's spec says; `args` and `maps` describe valid memory, and
-    /// `d` is the tensor map of `args`' D.
-    unsafe fn linear<P: Product>(
-        maps: impl FnOnce() -> Maps,
-        d: impl Fn() -> TensorMapRef,
-        args: &GemmArgs,
-    );
-
-    /// Gate-and-up.
-    ///
-    /// # Safety
-    /// As [`linear`](Body::linear).
-    unsafe fn gate_up(maps: impl FnOnce() -> Maps, args: &GateUpArgs);
-}
-
-/// Each block multiplies on its own.
-impl<E: Engine> Body for E {
+    /// As [`gemm`](Body::gemm); `d` is the tensor map of `args`' D.
     #[inline(always)]
     unsafe fn linear<P: Product>(
         maps: impl FnOnce() -> Maps,
@@ -156,39 +79,116 @@ impl<E: Engine> Body for E {
         let stages = match P::FORM {
             // Unknown to the compiler: it would make a kernel for each.
             Form::Wgrad => reg::opaque(if args.sink != Sink::Bf16 as u32 {
-                STAGES_OF_PANELS
+                Self::STAGES_OF_PANELS
             } else {
-                STAGES
+                Self::STAGES
             }),
-            _ => STAGES,
+            _ => Self::STAGES,
         };
+        let way = || Linear::<P>::new(args, d());
         // SAFETY: the caller's contract.
         unsafe {
-            gemm::<P, E, _>(
-                maps,
-                problem,
-                args,
-                stages,
-                || Linear::<P>::new(args, d()),
-                |tiles, rings| carry(tiles, 0, args, d(), rings),
-            )
+            Self::gemm::<P, _>(maps, problem, args, stages, way, |tiles, fixed, rings| {
+                carry(tiles, fixed, args, d(), rings)
+            })
         };
     }
 
+    /// Gate-and-up.
+    ///
+    /// # Safety
+    /// As [`gemm`](Body::gemm).
     #[inline(always)]
     unsafe fn gate_up(maps: impl FnOnce() -> Maps, args: &GateUpArgs) {
         let problem = Problem::gate_up(args.gemm.n, args.gemm.k);
+        let (gemm, way) = (&args.gemm, || Activate { args });
         // SAFETY: the caller's contract.
-        unsafe {
-            gemm::<GateUp, E, _>(
-                maps,
-                problem,
-                &args.gemm,
-                STAGES,
-                || Activate { args },
-                |_, _| (),
-            )
-        };
+        unsafe { Self::gemm::<GateUp, _>(maps, problem, gemm, Self::STAGES, way, |_, _, _| ()) };
+    }
+}
+
+/// Each block multiplies on its own.
+impl<E: Engine> Body for E {
+    const STAGES: u32 = STAGES;
+    const STAGES_OF_PANELS: u32 = STAGES_OF_PANELS;
+    type Tiles = Deals;
+
+    #[inline(always)]
+    unsafe fn gemm<P: Product, W: WayOut>(
+        maps: impl FnOnce() -> Maps,
+        problem: Problem,
+        args: &GemmArgs,
+        stages: u32,
+        way: impl FnOnce() -> W,
+        carrier: impl FnOnce(Deals, u32, Rings),
+    ) {
+        let plan = shared_plan(args.groups);
+        let base = shared::dynamic_base();
+        let ring = Ring::new(
+            base.add(plan.full),
+            base.add(plan.empty),
+            base.add(plan.clear),
+            stages,
+        );
+        let table = SharedTable::new(args.groups, base.add(plan.table));
+
+        if reg::thread_idx() == 0 {
+            // SAFETY: one thread, before the barriers inside `build`.
+            unsafe {
+                ring.init(P::RELAYED);
+                if P::RELAYED {
+                    Deals::new(base, &plan).init();
+                    let mut panel = 0;
+                    while panel < CONSUMERS * PANELS {
+                        mbarrier::init(base.add(plan.open + 8 * panel), 1);
+                        mbarrier::init(base.add(plan.ready + 8 * panel), PANEL_WARPS);
+                        panel = reg::opaque(panel + 1);
+                    }
+                }
+            }
+            fence::mbarrier_init();
+        }
+        // SAFETY: every thread is here.
+        unsafe { table::build::<ByBlock>(table, &problem, args) };
+
+        let warpgroup = reg::thread_idx() / 128;
+        if warpgroup == 0 {
+            // SAFETY: the whole warpgroup; its first thread is the producer, its second warp the relay, a
+            // thread of the third the dealer, one of the fourth the carrier.
+            unsafe {
+                set_max_registers!(dec 40);
+                let drawn = || {
+                    let tickets = Tickets::new(args.tickets, reg::block_idx());
+                    Drawn::new(Tiles::<_, ByBlock>::new(table, problem), tickets)
+                };
+                if reg::thread_idx() == 0 {
+                    if P::RELAYED {
+                        load::<P>(Deals::new(base, &plan), &problem, maps(), ring, base, &plan);
+                    } else {
+                        load::<P>(drawn(), &problem, maps(), ring, base, &plan);
+                    }
+                } else if P::RELAYED && reg::thread_idx() == 64 {
+                    deal(drawn(), Deals::new(base, &plan));
+                } else if P::RELAYED && reg::thread_idx() / 32 == 1 {
+                    clear(ring, base, &plan);
+                } else if P::RELAYED && reg::thread_idx() == 96 {
+                    let rings = Rings::new(
+                        args.sink,
+                        base.add(plan.staging),
+                        base.add(plan.panels),
+                        base.add(plan.open),
+                        base.add(plan.ready),
+                    );
+                    carrier(Deals::new(base, &plan), 0, rings);
+                }
+            }
+        } else {
+            // SAFETY: the whole warpgroup, one part each.
+            unsafe {
+                set_max_registers!(inc 232);
+                multiply::<P, E, W>(way(), warpgroup - 1, ring, base, &plan);
+            }
+        }
     }
 }
 

@@ -15,21 +15,18 @@
 //! registers that 384 threads leave each, and none have to move.
 
 use super::gemm::Body;
-use crate::gate_up::GateUpArgs;
+use crate::gemm::GemmArgs;
 use crate::gemm::pair::{STAGES, STAGES_OF_PANELS, TENSOR_COLUMNS, shared_plan};
-use crate::gemm::{Form, GemmArgs, Sink};
 use crate::mma::sm100::Tcgen05;
-use crate::ptx::tma::TensorMapRef;
 use crate::ptx::{fence, reg, shared};
-use crate::role::activate::Activate;
-use crate::role::carry::{Rings, carry};
+use crate::role::carry::Rings;
 use crate::role::pair::bring::bring;
 use crate::role::pair::clear::clear;
 use crate::role::pair::deal::deal;
 use crate::role::pair::issue::issue;
 use crate::role::pair::load::load;
-use crate::role::product::{GateUp, Maps, Product};
-use crate::role::store::{Linear, WayOut};
+use crate::role::product::{Maps, Product};
+use crate::role::store::WayOut;
 use crate::role::table::{self, SharedTable};
 use crate::role::tickets::{Drawn, Tickets};
 use crate::schedule::grouped::{ByPair, Problem, Tiles};
@@ -56,125 +53,74 @@ macro_rules! meet {
     }};
 }
 
-/// The body of the entries.
-///
-/// # Safety
-/// All threads of both blocks run it, launched as the entry's spec says with `shared_plan(args.groups)`
-/// bytes of dynamic shared memory; `args`, `maps` and `way` describe valid memory, and `way` uses none of
-/// the stages' memory. Each role makes what it alone uses.
-#[inline(always)]
-unsafe fn gemm<P: Product, W: WayOut>(
-    maps: impl FnOnce() -> Maps,
-    problem: Problem,
-    args: &GemmArgs,
-    stages: u32,
-    way: impl FnOnce() -> W,
-    carrier: impl FnOnce(Dealt, Rings),
-) {
-    let plan = shared_plan(args.groups);
-    let base = shared::dynamic_base();
-    let pair = Pair::new(reg::cluster_rank(), stages, base, &plan);
-    let table = SharedTable::new(args.groups, base.add(plan.table));
-    let (thread, warp) = (reg::thread_idx(), reg::thread_idx() / 32);
-    let leads = pair.rank == LEADER;
-
-    if thread == 0 {
-        // SAFETY: one thread of each block, before they meet.
-        unsafe { pair.init(P::RELAYED) };
-        fence::mbarrier_init();
-    }
-    if warp == ISSUER {
-        // SAFETY: one warp of each block, all of it; the word is the block's.
-        unsafe {
-            tensor_alloc!(base.add(plan.tensor), TENSOR_COLUMNS);
-            tensor_relinquish!();
-        }
-    }
-    if leads {
-        // SAFETY: every thread of the leader is here.
-        unsafe { table::build::<ByPair>(table, &problem, args) };
-    }
-    // SAFETY: every thread is here.
-    let tensor = unsafe {
-        meet!();
-        shared::load_u32(base.add(plan.tensor))
-    };
-
-    // SAFETY: a consumer is a warpgroup, the relay a warp, the others a thread each.
-    unsafe {
-        if warp >= 4 {
-            bring::<P, W>(&problem, way(), warp / 4 - 1, pair, tensor, base, &plan);
-        } else if thread == 0 {
-            load::<P>(&problem, maps(), pair, base, &plan);
-        } else if P::RELAYED && warp == 1 {
-            clear::<P>(&problem, pair, base, &plan);
-        } else if leads && thread == 64 {
-            let tickets = Tickets::new(args.tickets, reg::cluster_idx());
-            let tiles = Tiles::<_, ByPair>::new(table, problem);
-            deal(Drawn::new(tiles, tickets), pair);
-        } else if P::RELAYED && thread == CARRIER {
-            let (staging, panels) = (base.add(plan.staging), base.add(plan.panels));
-            let rings = Rings::new(args.sink, staging, panels, pair.open(0), pair.ready(0));
-            carrier(Dealt::new(pair), rings);
-        } else if leads && thread == 32 * ISSUER {
-            issue::<P>(&problem, pair, tensor, base, &plan);
-        }
-        // Each block's barriers and memory are the other's to use until both are done.
-        warp_sync!();
-        meet!();
-        if warp == ISSUER {
-            tensor_dealloc!(tensor, TENSOR_COLUMNS);
-        }
-    }
-}
-
 impl Body for Tcgen05 {
-    #[inline(always)]
-    unsafe fn linear<P: Product>(
-        maps: impl FnOnce() -> Maps,
-        d: impl Fn() -> TensorMapRef,
-        args: &GemmArgs,
-    ) {
-        let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
-        let stages = match P::FORM {
-            // Unknown to the compiler: it would make a kernel for each.
-            Form::Wgrad if args.sink != Sink::Bf16 as u32 => reg::opaque(STAGES_OF_PANELS),
-            _ => STAGES,
-        };
-        // SAFETY: the caller's contract.
-        unsafe {
-            gemm::<P, _>(
-                maps,
-                problem,
-                args,
-                stages,
-                || Linear::<P>::new(args, d()),
-                |tiles, rings| {
-                    carry(
-                        tiles,
-                        reg::cluster_rank() * problem.apart(),
-                        args,
-                        d(),
-                        rings,
-                    )
-                },
-            )
-        };
-    }
+    const STAGES: u32 = STAGES;
+    const STAGES_OF_PANELS: u32 = STAGES_OF_PANELS;
+    type Tiles = Dealt;
 
     #[inline(always)]
-    unsafe fn gate_up(maps: impl FnOnce() -> Maps, args: &GateUpArgs) {
-        let problem = Problem::gate_up(args.gemm.n, args.gemm.k);
-        // SAFETY: the caller's contract.
-        unsafe {
-            gemm::<GateUp, _>(
-                maps,
-                problem,
-                &args.gemm,
-                STAGES,
-                || Activate { args },
-                |_, _| (),
-            )
+    unsafe fn gemm<P: Product, W: WayOut>(
+        maps: impl FnOnce() -> Maps,
+        problem: Problem,
+        args: &GemmArgs,
+        stages: u32,
+        way: impl FnOnce() -> W,
+        carrier: impl FnOnce(Dealt, u32, Rings),
+    ) {
+        let plan = shared_plan(args.groups);
+        let base = shared::dynamic_base();
+        let pair = Pair::new(reg::cluster_rank(), stages, base, &plan);
+        let table = SharedTable::new(args.groups, base.add(plan.table));
+        let (thread, warp) = (reg::thread_idx(), reg::thread_idx() / 32);
+        let leads = pair.rank == LEADER;
+
+        if thread == 0 {
+            // SAFETY: one thread of each block, before they meet.
+            unsafe { pair.init(P::RELAYED) };
+            fence::mbarrier_init();
+        }
+        if warp == ISSUER {
+            // SAFETY: one warp of each block, all of it; the word is the block's.
+            unsafe {
+                tensor_alloc!(base.add(plan.tensor), TENSOR_COLUMNS);
+                tensor_relinquish!();
+            }
+        }
+        if leads {
+            // SAFETY: every thread of the leader is here.
+            unsafe { table::build::<ByPair>(table, &problem, args) };
+        }
+        // SAFETY: every thread is here.
+        let tensor = unsafe {
+            meet!();
+            shared::load_u32(base.add(plan.tensor))
         };
+
+        // SAFETY: a consumer is a warpgroup, the relay a warp, the others a thread each.
+        unsafe {
+            if warp >= 4 {
+                bring::<P, W>(&problem, way(), warp / 4 - 1, pair, tensor, base, &plan);
+            } else if thread == 0 {
+                load::<P>(&problem, maps(), pair, base, &plan);
+            } else if P::RELAYED && warp == 1 {
+                clear::<P>(&problem, pair, base, &plan);
+            } else if leads && thread == 64 {
+                let tickets = Tickets::new(args.tickets, reg::cluster_idx());
+                let tiles = Tiles::<_, ByPair>::new(table, problem);
+                deal(Drawn::new(tiles, tickets), pair);
+            } else if P::RELAYED && thread == CARRIER {
+                let (staging, panels) = (base.add(plan.staging), base.add(plan.panels));
+                let rings = Rings::new(args.sink, staging, panels, pair.open(0), pair.ready(0));
+                carrier(Dealt::new(pair), pair.rank * problem.apart(), rings);
+            } else if leads && thread == 32 * ISSUER {
+                issue::<P>(&problem, pair, tensor, base, &plan);
+            }
+            // Each block's barriers and memory are the other's to use until both are done.
+            warp_sync!();
+            meet!();
+            if warp == ISSUER {
+                tensor_dealloc!(tensor, TENSOR_COLUMNS);
+            }
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! The tensor-core engines behind one trait, and the accumulators they share.
+//! The tensor-core engines, and the accumulators they share. Where consumers multiply they stand behind
+//! one trait; where one thread multiplies for two blocks, [`sm100`], roles of their own drive it.
 
 pub mod accumulators;
 pub mod sm100;
