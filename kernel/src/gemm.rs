@@ -46,10 +46,6 @@ pub const CHUNK: u32 = 8;
 pub const TILE_K: u32 = 64;
 /// Stages of the ring between the TMA producer and the tensor cores.
 pub const STAGES: u32 = 4;
-/// The same where D is f32 or is added to: the last one's memory is then part of the way out. Such a
-/// tile takes as long to read and write as to compute, so that what there is no room for would keep
-/// the consumers waiting.
-pub const STAGES_OF_PANELS: u32 = 3;
 /// Warpgroups that multiply.
 pub const CONSUMERS: u32 = 2;
 /// One producer warpgroup and the consumers.
@@ -66,19 +62,13 @@ pub const STAGE_FIXED: u32 = SIDE * TILE_K * 2;
 pub const STAGE_WIDE: u32 = MAX_WIDTH * TILE_K * 2;
 /// Bytes from one stage to the next.
 pub const STAGE: u32 = STAGE_FIXED + STAGE_WIDE;
-/// Bytes in which one consumer warpgroup stages its half of a bf16 tile on its way out.
+/// Bytes in which one consumer warpgroup stages its half of a tile on its way out.
 pub const STAGING: u32 = 64 * MAX_WIDTH * 2;
 /// Bytes of a panel of D: 64 rows of 128 bytes.
 pub const PANEL_BYTES: u32 = 64 * 128;
-/// Panels that a consumer has room for, in the last stage's memory and the staging memory.
-pub const PANELS: u32 = 5;
-const _: () = assert!(
-    CONSUMERS * PANELS * PANEL_BYTES <= (STAGES - STAGES_OF_PANELS) * STAGE + CONSUMERS * STAGING
-);
-
-/// Panels of bf16 that a consumer stages where D is fresh.
-pub const STAGED_PANELS: u32 = STAGING / PANEL_BYTES;
-const _: () = assert!(STAGED_PANELS * PANEL_BYTES == STAGING && STAGED_PANELS <= PANELS);
+/// Panels that a consumer has room for.
+pub const PANELS: u32 = STAGING / PANEL_BYTES;
+const _: () = assert!(PANELS * PANEL_BYTES == STAGING);
 
 /// Warps that fill a panel.
 pub const PANEL_WARPS: u32 = 4;
@@ -204,10 +194,8 @@ pub struct SharedPlan {
     pub fixed: u32,
     /// The wide side likewise.
     pub wide: u32,
-    /// The consumers' ways out, [`STAGING`] bytes each.
+    /// The consumers' ways out, [`STAGING`] bytes each: for wgrad, their panels.
     pub staging: u32,
-    /// Or their panels, [`PANELS`] each.
-    pub panels: u32,
     /// `STAGES` mbarriers: the stage's bytes have arrived.
     pub full: u32,
     /// `STAGES` mbarriers: the stage has been consumed.
@@ -254,7 +242,6 @@ pub const fn shared_plan(groups: u32) -> SharedPlan {
         fixed,
         wide,
         staging,
-        panels: fixed + STAGES_OF_PANELS * STAGE,
         full,
         empty,
         clear,

@@ -14,9 +14,7 @@
 //! Registers move from the producer to the consumers, whose sums alone are 192 a thread.
 
 use crate::gate_up::GateUpArgs;
-use crate::gemm::{
-    CONSUMERS, Form, GemmArgs, PANEL_WARPS, PANELS, STAGES, STAGES_OF_PANELS, Sink, shared_plan,
-};
+use crate::gemm::{CONSUMERS, GemmArgs, PANEL_WARPS, PANELS, shared_plan};
 use crate::mma::Engine;
 use crate::ptx::tma::TensorMapRef;
 use crate::ptx::{fence, mbarrier, reg, shared};
@@ -29,7 +27,7 @@ use crate::role::multiply::multiply;
 use crate::role::product::{GateUp, Maps, Product};
 use crate::role::store::{Linear, WayOut};
 use crate::role::table::{self, SharedTable};
-use crate::role::tickets::{Drawn, Tickets};
+use crate::role::tickets::Drawn;
 use crate::schedule::grouped::{ByBlock, Problem, Tiles};
 use crate::set_max_registers;
 use crate::sync::ring::Ring;
@@ -42,10 +40,6 @@ pub struct TensorMapParam(pub [u64; 16]);
 
 /// What the entries do, by their engine.
 pub trait Body {
-    /// Stages of a block's ring.
-    const STAGES: u32;
-    /// The same where D is f32 or is added to.
-    const STAGES_OF_PANELS: u32;
     /// What a carrier reads its tiles from.
     type Tiles: Ahead;
 
@@ -60,7 +54,6 @@ pub trait Body {
         maps: impl FnOnce() -> Maps,
         problem: Problem,
         args: &GemmArgs,
-        stages: u32,
         way: impl FnOnce() -> W,
         carrier: impl FnOnce(Self::Tiles, u32, Rings),
     );
@@ -76,19 +69,10 @@ pub trait Body {
         args: &GemmArgs,
     ) {
         let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
-        let stages = match P::FORM {
-            // Unknown to the compiler: it would make a kernel for each.
-            Form::Wgrad => reg::opaque(if args.sink != Sink::Bf16 as u32 {
-                Self::STAGES_OF_PANELS
-            } else {
-                Self::STAGES
-            }),
-            _ => Self::STAGES,
-        };
         let way = || Linear::<P>::new(args, d());
         // SAFETY: the caller's contract.
         unsafe {
-            Self::gemm::<P, _>(maps, problem, args, stages, way, |tiles, fixed, rings| {
+            Self::gemm::<P, _>(maps, problem, args, way, |tiles, fixed, rings| {
                 carry(tiles, fixed, args, d(), rings)
             })
         };
@@ -103,14 +87,12 @@ pub trait Body {
         let problem = Problem::gate_up(args.gemm.n, args.gemm.k);
         let (gemm, way) = (&args.gemm, || Activate { args });
         // SAFETY: the caller's contract.
-        unsafe { Self::gemm::<GateUp, _>(maps, problem, gemm, Self::STAGES, way, |_, _, _| ()) };
+        unsafe { Self::gemm::<GateUp, _>(maps, problem, gemm, way, |_, _, _| ()) };
     }
 }
 
 /// Each block multiplies on its own.
 impl<E: Engine> Body for E {
-    const STAGES: u32 = STAGES;
-    const STAGES_OF_PANELS: u32 = STAGES_OF_PANELS;
     type Tiles = Deals;
 
     #[inline(always)]
@@ -118,7 +100,6 @@ impl<E: Engine> Body for E {
         maps: impl FnOnce() -> Maps,
         problem: Problem,
         args: &GemmArgs,
-        stages: u32,
         way: impl FnOnce() -> W,
         carrier: impl FnOnce(Deals, u32, Rings),
     ) {
@@ -128,7 +109,6 @@ impl<E: Engine> Body for E {
             base.add(plan.full),
             base.add(plan.empty),
             base.add(plan.clear),
-            stages,
         );
         let table = SharedTable::new(args.groups, base.add(plan.table));
 
@@ -158,8 +138,8 @@ impl<E: Engine> Body for E {
             unsafe {
                 set_max_registers!(dec 40);
                 let drawn = || {
-                    let tickets = Tickets::new(args.tickets, reg::block_idx());
-                    Drawn::new(Tiles::<_, ByBlock>::new(table, problem), tickets)
+                    let tiles = Tiles::<_, ByBlock>::new(table, problem);
+                    Drawn::new(tiles, args.tickets, reg::block_idx())
                 };
                 if reg::thread_idx() == 0 {
                     if P::RELAYED {
@@ -173,9 +153,7 @@ impl<E: Engine> Body for E {
                     clear(ring, base, &plan);
                 } else if P::RELAYED && reg::thread_idx() == 96 {
                     let rings = Rings::new(
-                        args.sink,
                         base.add(plan.staging),
-                        base.add(plan.panels),
                         base.add(plan.open),
                         base.add(plan.ready),
                     );

@@ -16,7 +16,7 @@
 
 use super::gemm::Body;
 use crate::gemm::GemmArgs;
-use crate::gemm::pair::{STAGES, STAGES_OF_PANELS, TENSOR_COLUMNS, shared_plan};
+use crate::gemm::pair::{TENSOR_COLUMNS, shared_plan};
 use crate::mma::sm100::Tcgen05;
 use crate::ptx::{fence, reg, shared};
 use crate::role::carry::Rings;
@@ -28,7 +28,7 @@ use crate::role::pair::load::load;
 use crate::role::product::{Maps, Product};
 use crate::role::store::WayOut;
 use crate::role::table::{self, SharedTable};
-use crate::role::tickets::{Drawn, Tickets};
+use crate::role::tickets::Drawn;
 use crate::schedule::grouped::{ByPair, Problem, Tiles};
 use crate::sync::pair::{Dealt, LEADER, Pair};
 use crate::{
@@ -54,8 +54,6 @@ macro_rules! meet {
 }
 
 impl Body for Tcgen05 {
-    const STAGES: u32 = STAGES;
-    const STAGES_OF_PANELS: u32 = STAGES_OF_PANELS;
     type Tiles = Dealt;
 
     #[inline(always)]
@@ -63,13 +61,12 @@ impl Body for Tcgen05 {
         maps: impl FnOnce() -> Maps,
         problem: Problem,
         args: &GemmArgs,
-        stages: u32,
         way: impl FnOnce() -> W,
         carrier: impl FnOnce(Dealt, u32, Rings),
     ) {
         let plan = shared_plan(args.groups);
         let base = shared::dynamic_base();
-        let pair = Pair::new(reg::cluster_rank(), stages, base, &plan);
+        let pair = Pair::new(reg::cluster_rank(), base, &plan);
         let table = SharedTable::new(args.groups, base.add(plan.table));
         let (thread, warp) = (reg::thread_idx(), reg::thread_idx() / 32);
         let leads = pair.rank == LEADER;
@@ -105,12 +102,11 @@ impl Body for Tcgen05 {
             } else if P::RELAYED && warp == 1 {
                 clear::<P>(&problem, pair, base, &plan);
             } else if leads && thread == 64 {
-                let tickets = Tickets::new(args.tickets, reg::cluster_idx());
                 let tiles = Tiles::<_, ByPair>::new(table, problem);
-                deal(Drawn::new(tiles, tickets), pair);
+                deal(Drawn::new(tiles, args.tickets, reg::cluster_idx()), pair);
             } else if P::RELAYED && thread == CARRIER {
-                let (staging, panels) = (base.add(plan.staging), base.add(plan.panels));
-                let rings = Rings::new(args.sink, staging, panels, pair.open(0), pair.ready(0));
+                let staging = base.add(plan.staging);
+                let rings = Rings::new(staging, pair.open(0), pair.ready(0));
                 carrier(Dealt::new(pair), pair.rank * problem.apart(), rings);
             } else if leads && thread == 32 * ISSUER {
                 issue::<P>(&problem, pair, tensor, base, &plan);

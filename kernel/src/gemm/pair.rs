@@ -6,8 +6,8 @@
 //! stand in tensor memory, of which two tiles' fit, and not in the consumers' registers.
 
 use super::{
-    CONSUMERS, DGRAD as DGRAD_OF_BLOCKS, FORWARD as FORWARD_OF_BLOCKS, MAX_GROUPS, ORDER,
-    PANEL_BYTES, PANELS, SIDE, STAGE_FIXED, STAGING, TILE_K, WGRAD as WGRAD_OF_BLOCKS,
+    CONSUMERS, DGRAD as DGRAD_OF_BLOCKS, FORWARD as FORWARD_OF_BLOCKS, MAX_GROUPS, ORDER, PANELS,
+    SIDE, STAGE_FIXED, STAGING, TILE_K, WGRAD as WGRAD_OF_BLOCKS,
 };
 use crate::launch::{LaunchSpec, MAX_SHARED};
 
@@ -21,14 +21,8 @@ pub const ROWS: u32 = 16;
 pub const COLUMNS: u32 = 128;
 /// Stages of a block's ring. They take the memory that Hopper's take.
 pub const STAGES: u32 = 5;
-/// The same where D is f32 or is added to, and the last one's memory is part of the way out.
-pub const STAGES_OF_PANELS: u32 = 4;
 /// Bytes from one stage to the next: the fixed side, and half of the wide one.
 pub const STAGE: u32 = STAGE_FIXED + MAX_WIDTH / BLOCKS * TILE_K * 2;
-const _: () = assert!(
-    CONSUMERS * PANELS * PANEL_BYTES <= (STAGES - STAGES_OF_PANELS) * STAGE + CONSUMERS * STAGING
-);
-
 /// Tiles whose sums tensor memory holds.
 pub const BUFFERS: u32 = 2;
 /// Columns of tensor memory, all of them.
@@ -44,10 +38,8 @@ pub struct PairPlan {
     pub fixed: u32,
     /// The block's half of the wide side likewise.
     pub wide: u32,
-    /// The consumers' ways out, [`STAGING`] bytes each.
+    /// The consumers' ways out, [`STAGING`] bytes each: for wgrad, their panels.
     pub staging: u32,
-    /// Or their panels, [`PANELS`] each.
-    pub panels: u32,
     /// [`DEALS`] tiles ([`ORDER`] bytes each).
     pub deals: u32,
     /// The first of the mbarriers: [`sync::pair`](crate::sync::pair) says which there are.
@@ -77,7 +69,6 @@ pub const fn shared_plan(groups: u32) -> PairPlan {
         fixed,
         wide: fixed + STAGE_FIXED,
         staging,
-        panels: fixed + STAGES_OF_PANELS * STAGE,
         deals,
         barriers,
         tensor,

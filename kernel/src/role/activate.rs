@@ -75,7 +75,7 @@ impl WayOut for Activate<'_> {
         if column >= args.gemm.n {
             return;
         }
-        let limit = f32::from_bits(reg::anew(args.limit));
+        let limit = f32::from_bits(args.limit);
         let (gate_at, up_at) = if reg::anew(args.up_first) == 0 {
             (staging, staging.add(MATRIX))
         } else {
@@ -84,7 +84,7 @@ impl WayOut for Activate<'_> {
         let mut row = thread / 4;
         while row < order.count {
             let inside = in_half_rows(row, 16 * chunk);
-            let at = (reg::anew(order.row) + row, column);
+            let at = (order.row + row, column);
             // SAFETY: staged lines, and elements of the tile's rows that are this thread's.
             unsafe {
                 let gate = shared::load_v4(gate_at.add(inside));

@@ -1,12 +1,12 @@
 //! wgrad's carrier: one thread that takes panels to D, and brings what D holds where that counts.
 
-use crate::gemm::{CONSUMERS, GemmArgs, PANEL_BYTES, PANELS, STAGED_PANELS, STAGING, Sink, boxes};
+use crate::gemm::{CONSUMERS, GemmArgs, PANEL_BYTES, PANELS, STAGING, Sink, boxes};
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma::{self, TensorMapRef};
 use crate::ptx::{bulk, mbarrier, reg};
 use crate::schedule::grouped::{FEW_ROWS, Tile};
 
-const _: () = assert!(1 < STAGED_PANELS && STAGED_PANELS < PANELS);
+const _: () = assert!(PANELS > 1);
 
 /// Tiles that one thread reads in two walks: ahead, and to let go of them.
 pub trait Ahead: Copy {
@@ -29,41 +29,28 @@ pub trait Ahead: Copy {
 /// The rings of panels, one for each 64 rows of the fixed side.
 #[derive(Clone, Copy)]
 pub struct Rings {
-    /// The first panel of the first ring.
-    panels: SmemAddr,
-    /// Bytes from one ring's panels to the next one's.
-    apart: u32,
+    /// The consumers' [`STAGING`] memory, a ring each.
+    staging: SmemAddr,
     /// The mbarriers that tell that a panel may be filled, [`PANELS`] a ring.
     open: SmemAddr,
     /// Those that tell that it has been.
     ready: SmemAddr,
-    /// Panels of a ring.
-    count: u32,
 }
 
 impl Rings {
-    /// The rings that this sink uses: of `staging` memory, or of `panels`.
+    /// The rings in this memory.
     #[inline(always)]
-    pub fn new(
-        sink: u32,
-        staging: SmemAddr,
-        panels: SmemAddr,
-        open: SmemAddr,
-        ready: SmemAddr,
-    ) -> Rings {
-        let fresh = sink == Sink::Bf16 as u32;
+    pub fn new(staging: SmemAddr, open: SmemAddr, ready: SmemAddr) -> Rings {
         Rings {
-            panels: if fresh { staging } else { panels },
-            apart: if fresh { STAGING } else { PANELS * PANEL_BYTES },
+            staging,
             open,
             ready,
-            count: if fresh { STAGED_PANELS } else { PANELS },
         }
     }
 
     #[inline(always)]
     fn panel(&self, ring: u32, buffer: u32) -> SmemAddr {
-        self.panels.add(self.apart * ring + PANEL_BYTES * buffer)
+        self.staging.add(STAGING * ring + PANEL_BYTES * buffer)
     }
 
     #[inline(always)]
@@ -156,7 +143,7 @@ pub unsafe fn carry<D: Ahead>(
             to.tile = unsafe { to.tiles.read() };
         }
         let Some(tile) = to.tile else { break };
-        while open < rings.count && ahead.past <= to.past + 1 {
+        while open < PANELS && ahead.past <= to.past + 1 {
             if ahead.tile.is_none() {
                 // SAFETY: the caller's contract.
                 ahead.tile = unsafe { ahead.tiles.read() };
@@ -178,7 +165,7 @@ pub unsafe fn carry<D: Ahead>(
                 }
                 part += 1;
             }
-            if ahead.advance(wide, rings.count) {
+            if ahead.advance(wide, PANELS) {
                 ahead.tiles.skip();
             }
             open += 1;
@@ -209,7 +196,7 @@ pub unsafe fn carry<D: Ahead>(
             open -= unread;
             unread = 1;
         }
-        if to.advance(wide, rings.count) {
+        if to.advance(wide, PANELS) {
             // SAFETY: the caller's contract.
             unsafe { to.tiles.done() };
         }

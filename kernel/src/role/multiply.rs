@@ -3,7 +3,7 @@
 use super::order::Order;
 use super::product::Product;
 use super::store::{Place, Spot, WayOut};
-use crate::gemm::{CHUNK, Form, MAX_WIDTH, PANEL_BYTES, PANELS, STAGING, SharedPlan};
+use crate::gemm::{CHUNK, Form, MAX_WIDTH, PANELS, STAGING, SharedPlan};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
 use crate::mma::{Chunk, Engine};
@@ -32,7 +32,6 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
     let place = |part| {
         let thread = reg::anew(reg::thread_idx()) % 128;
         let staging = base.add(plan.staging + part * STAGING);
-        let panels = base.add(plan.panels + part * PANELS * PANEL_BYTES);
         Place {
             part,
             thread,
@@ -41,7 +40,6 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
                 part,
                 thread,
                 staging,
-                panels,
                 open: base.add(plan.open + 8 * PANELS * part),
                 ready: base.add(plan.ready + 8 * PANELS * part),
             },
@@ -95,11 +93,7 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
                 // of it.
                 unsafe {
                     let stage = stages.oldest();
-                    let order = if P::RELAYED {
-                        Order::get_for_warp(base, plan, stage)
-                    } else {
-                        Order::get(base, plan, stage)
-                    };
+                    let order = Order::get_for_warp::<P>(base, plan, stage);
                     warp_sync!();
                     order
                 }

@@ -101,15 +101,14 @@ impl Order {
         }
     }
 
-    /// [`get`](Order::get), read by the first lane for all. A barrier of the warp orders the lanes' reads before
-    /// that lane lets go of the stage; but where a warp is together it is no instruction, and
-    /// compute-sanitizer's racecheck knows of none, unless the last to read is that lane itself, or barriers
-    /// of the block follow, as they do on the way out of rows.
+    /// [`get`](Order::get), read by the first lane for all, as far as the product's orders differ. A barrier of the
+    /// warp would order all lanes' reads before that lane lets go of the stage; but where a warp is together it is no
+    /// instruction, and compute-sanitizer's racecheck knows of none, unless the last to read is that lane itself.
     ///
     /// # Safety
     /// As `get`; all lanes of the warp call it.
     #[inline(always)]
-    pub unsafe fn get_for_warp(base: SmemAddr, plan: &SharedPlan, stage: u32) -> Order {
+    pub unsafe fn get_for_warp<P: Product>(base: SmemAddr, plan: &SharedPlan, stage: u32) -> Order {
         let mut order = Order::END;
         // SAFETY: the caller's contract.
         unsafe {
@@ -118,11 +117,19 @@ impl Order {
             }
             Order {
                 depth: shuffle!(order.depth, 0u32),
-                last: shuffle!(order.last, 0u32),
+                last: if P::WHOLE_ORDERS {
+                    shuffle!(order.last, 0u32)
+                } else {
+                    TILE_K
+                },
                 count: shuffle!(order.count, 0u32),
                 row: shuffle!(order.row, 0u32),
                 column: shuffle!(order.column, 0u32),
-                group: shuffle!(order.group, 0u32),
+                group: if P::WHOLE_ORDERS {
+                    shuffle!(order.group, 0u32)
+                } else {
+                    0
+                },
             }
         }
     }

@@ -11,7 +11,7 @@
 
 use super::order::Order;
 use super::store::{Place, Spot};
-use crate::gemm::{PANEL_BYTES, PANELS, STAGED_PANELS};
+use crate::gemm::{PANEL_BYTES, PANELS};
 use crate::layout::fragment::{accumulator, stmatrix};
 use crate::layout::swizzle::in_tile;
 use crate::mma::accumulators::Accumulators;
@@ -56,7 +56,7 @@ macro_rules! panels_of_f32 {
             if 32 * $j < $order.count {
                 // SAFETY: the warp's rows of a panel, which are closed once they are filled.
                 unsafe {
-                    let panel = $walk.open(&$place.sums, $place.sums.panels, PANELS);
+                    let panel = $walk.open(&$place.sums);
                     let at = |to: u32, below: u32| panel.at.add(in_tile(row + below, 4 * (to + column)));
                     $put(at(0, 0), d[$d0], d[$d1]);
                     $put(at(0, 8), d[$d2], d[$d3]);
@@ -77,22 +77,22 @@ impl Panels {
     /// Before the first panel.
     pub const START: Panels = Panels { next: 0, parity: 0 };
 
-    /// Waits for the next of `count` buffers, which start at `first`, to be open.
+    /// Waits for the next buffer to be open.
     ///
     /// # Safety
     /// The barriers are initialised; the warp says `close!` of it before it opens another.
     #[inline(always)]
-    unsafe fn open(&mut self, spot: &Spot, first: SmemAddr, count: u32) -> Panel {
+    unsafe fn open(&mut self, spot: &Spot) -> Panel {
         let (at, parity) = (reg::anew(self.next), self.parity);
         self.next = reg::opaque(at + 1);
-        if self.next == count {
+        if self.next == PANELS {
             self.next = 0;
             self.parity = reg::anew(self.parity ^ 1);
         }
         // SAFETY: the caller's contract.
         unsafe { mbarrier::wait(spot.open.add(8 * at), parity) };
         Panel {
-            at: first.add(PANEL_BYTES * at),
+            at: spot.staging.add(PANEL_BYTES * at),
             ready: spot.ready.add(8 * at),
         }
     }
@@ -139,7 +139,7 @@ impl Panels {
                 if 64 * $j < place.most && 64 * $j < reg::anew(order.count) {
                     // SAFETY: the warp's rows of a panel that is open.
                     unsafe {
-                        let panel = self.open(&place.sums, place.sums.staging, STAGED_PANELS);
+                        let panel = self.open(&place.sums);
                         $(
                             store_matrix!(x4, panel.at.add(stmatrix::along(thread, 16 * ($k % 4))), [
                                 pack_bf16(d[$d0], d[$d1]), pack_bf16(d[$d2], d[$d3]),
@@ -167,7 +167,7 @@ impl Panels {
                 if 64 * $j < order.count {
                     // SAFETY: the warp's rows of a panel that is open, this thread's places in them.
                     unsafe {
-                        let panel = self.open(&place.sums, place.sums.panels, PANELS);
+                        let panel = self.open(&place.sums);
                         let add = |to: u32, low: f32, high: f32, below: u32| {
                             let at = panel.at.add(in_tile(row + below, 2 * (to + column)));
                             let (old_low, old_high) = unpack_bf16(shared::load_u32(at));

@@ -85,6 +85,9 @@ pub trait Product {
     const FORM: Form;
     /// Whether stages can hold rows that are no one's and would be summed.
     const RELAYED: bool = matches!(Self::FORM, Form::Wgrad);
+    /// Whether a tile's last stage and its group are worth a look: where all stages count in full and D has no
+    /// groups they aren't.
+    const WHOLE_ORDERS: bool = Self::RELAYED;
     /// How the fixed side lies in a stage.
     type Fixed: Operand;
     /// How the wide side lies in a stage.
@@ -188,6 +191,8 @@ impl Product for Forward {
 
 impl Product for GateUp {
     const FORM: Form = Form::Forward;
+    /// Looked at all the same: ptxas finds registers so.
+    const WHOLE_ORDERS: bool = true;
     type Fixed = KMajor;
     type Wide = KMajor;
 

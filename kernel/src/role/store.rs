@@ -17,7 +17,7 @@ use crate::mma::accumulators::Accumulators;
 use crate::ptx::cvt::pack_bf16;
 use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::tma::{self, TensorMapRef};
-use crate::ptx::{bulk, fence, global};
+use crate::ptx::{bulk, fence, global, reg};
 use crate::{for_each_16_columns, named_sync, store_matrix};
 
 /// The named barrier of consumer 0, and the next one's of the next; 0 is the block's.
@@ -53,9 +53,7 @@ pub struct Spot {
     pub thread: u32,
     /// That consumer's staging memory.
     pub staging: SmemAddr,
-    /// Or its [`PANELS`](crate::gemm::PANELS) panels.
-    pub panels: SmemAddr,
-    /// An mbarrier for each of them, or for each that it stages: the panel may be filled.
+    /// An mbarrier for each of the [`PANELS`](crate::gemm::PANELS) there, for wgrad: the panel may be filled.
     pub open: SmemAddr,
     /// As many: it has been.
     pub ready: SmemAddr,
@@ -165,7 +163,7 @@ unsafe fn rows(
         return;
     }
     let whole = order.count / 8;
-    if place.thread == 0 {
+    if reg::anew(place.thread) == 0 {
         let mut band = 0;
         while band < whole {
             let at = [column as i32, (order.row + 8 * band) as i32];

@@ -4,8 +4,8 @@
 //! multiply different rows by the same weights then read them at different times, and from memory
 //! again. Drawn, neighbouring numbers start one soon after the other.
 //!
-//! Every other block draws tiles of the second class first, so that memory and tensor cores are busy at
-//! the same time.
+//! Some blocks draw tiles of the second class first, so that memory and tensor cores are busy at the same time
+//! ([`Tiles::first_class`]).
 
 use super::load::Source;
 use crate::gemm::TICKETS;
@@ -23,16 +23,12 @@ pub struct Tickets {
 const _: () = assert!(TICKETS == Class::ALL.len() as u32 + 1);
 
 impl Tickets {
-    /// Of block or pair `block`; `words` is [`GemmArgs::tickets`](crate::gemm::GemmArgs::tickets).
+    /// `words` is [`GemmArgs::tickets`](crate::gemm::GemmArgs::tickets); the first class is drawn from first.
     #[inline(always)]
-    pub fn new(words: u64, block: u32) -> Tickets {
+    pub fn new(words: u64, first: Class) -> Tickets {
         Tickets {
             words,
-            class: if block.is_multiple_of(2) {
-                Class::Many
-            } else {
-                Class::Few
-            },
+            class: first,
             last: false,
         }
     }
@@ -95,12 +91,13 @@ pub struct Drawn<T, S = ByBlock> {
 }
 
 impl<T: GroupTable, S: Tiling> Drawn<T, S> {
-    /// Draws the first number.
+    /// Draws the first number, for block or pair `block`; `words` is as in [`Tickets::new`].
     ///
     /// # Safety
     /// The tickets' words are the launch's.
     #[inline(always)]
-    pub unsafe fn new(tiles: Tiles<T, S>, tickets: Tickets) -> Drawn<T, S> {
+    pub unsafe fn new(tiles: Tiles<T, S>, words: u64, block: u32) -> Drawn<T, S> {
+        let tickets = Tickets::new(words, tiles.first_class(block));
         Drawn {
             tiles,
             // SAFETY: the caller's contract.

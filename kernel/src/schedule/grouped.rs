@@ -282,6 +282,25 @@ impl<T: GroupTable, S: Tiling> Tiles<T, S> {
         self.table.first_tile(class, self.table.groups())
     }
 
+    /// The class that block or pair `block` draws from first: as large a share of them begins with few rows as
+    /// there are such tiles, so that both classes last about as long; in wgrad, where tiles of few rows are a few
+    /// stages long, every other one.
+    #[inline(always)]
+    pub fn first_class(&self, block: u32) -> Class {
+        let few = self.total(Class::Few) as f32;
+        let share = match self.problem.form {
+            Form::Forward => few / (few + self.total(Class::Many) as f32),
+            Form::Dgrad | Form::Wgrad => 0.5,
+        };
+        let until = |block: u32| (block as f32 * share) as u32;
+        // Without tiles there is no share, and the conversion makes zeros of it.
+        if until(block + 1) > until(block) {
+            Class::Few
+        } else {
+            Class::Many
+        }
+    }
+
     /// The group of a tile: the last one whose first tile isn't beyond it (groups without tiles of the
     /// class share their first tile with the next group, which comes later).
     ///
@@ -366,6 +385,26 @@ mod tests {
     extern crate std;
     use super::*;
     use std::vec::Vec;
+
+    /// As large a share of the blocks begins with few rows as there are such tiles; none where there are none.
+    #[test]
+    fn blocks_begin_with_few_rows_by_their_share() {
+        const BLOCKS: u32 = 132;
+        let begin = |problem: Problem, rows: &[u32]| {
+            let table = Table::new::<ByBlock>(&problem, rows, u32::MAX);
+            let tiles: Tiles<_, ByBlock> = Tiles::new(&table, problem);
+            let few = |block: &u32| tiles.first_class(*block) == Class::Few;
+            (0..BLOCKS).filter(few).count()
+        };
+        let forward = Problem::new(Form::Forward, 0, 256, 64, 0);
+        let wgrad = Problem::new(Form::Wgrad, 256, 256, 0, 0);
+        assert_eq!(begin(forward, &[]), 0);
+        assert_eq!(begin(forward, &[1000, 200]), 0);
+        assert_eq!(begin(forward, &[7, 160]), 132);
+        // Three tiles of 192 at most for 576 rows, one for 100.
+        assert_eq!(begin(forward, &[576, 100]), 33);
+        assert_eq!(begin(wgrad, &[576, 100]), 66);
+    }
 
     struct Group {
         first_tile: [u32; 2],

@@ -51,18 +51,15 @@ const _: () = assert!(READY + CONSUMERS * PANELS == crate::gemm::pair::BARRIERS)
 pub struct Pair {
     /// This block's rank.
     pub rank: u32,
-    /// Stages in use.
-    stages: u32,
     barriers: SmemAddr,
     deals: SmemAddr,
 }
 
 impl Pair {
-    /// Of the block of this rank, with a ring of so many stages, [`STAGES`] at most.
-    pub fn new(rank: u32, stages: u32, base: SmemAddr, plan: &PairPlan) -> Pair {
+    /// Of the block of this rank.
+    pub fn new(rank: u32, base: SmemAddr, plan: &PairPlan) -> Pair {
         Pair {
             rank,
-            stages,
             barriers: base.add(plan.barriers),
             deals: base.add(plan.deals),
         }
@@ -367,7 +364,7 @@ impl Producer {
     /// One thread; it announces each stage before it acquires the next.
     #[inline(always)]
     pub unsafe fn acquire(&mut self) -> u32 {
-        let Walk { at, parity } = self.at.next(self.pair.stages);
+        let Walk { at, parity } = self.at.next(STAGES);
         // SAFETY: the barriers are initialised; a fresh ring is free.
         unsafe { mbarrier::wait(self.pair.bar(EMPTY, at), parity ^ 1) };
         at
@@ -410,7 +407,7 @@ impl Producer {
     /// The last thing that the producer does with the ring.
     #[inline(always)]
     pub unsafe fn drain(&mut self) {
-        let mut left = self.pair.stages;
+        let mut left = STAGES;
         while left > 0 {
             // SAFETY: the caller's contract.
             unsafe { self.acquire() };
@@ -440,14 +437,9 @@ impl Relay {
     /// The last stage of the next tile, which takes so many.
     #[inline(always)]
     pub fn last_of(&mut self, depth: u32) -> u32 {
-        let stages = self.pair.stages;
-        // NonZero: a plain division would bring a panic into the kernel.
-        let after = match core::num::NonZeroU32::new(stages) {
-            Some(stages) => (self.next + depth) % stages,
-            None => 0,
-        };
+        let after = (self.next + depth) % STAGES;
         self.next = after;
-        if after == 0 { stages - 1 } else { after - 1 }
+        if after == 0 { STAGES - 1 } else { after - 1 }
     }
 
     /// Waits for a stage that is to be cleared.
@@ -512,7 +504,7 @@ impl Issuer {
     /// The producers fill as many stages as are awaited.
     #[inline(always)]
     pub unsafe fn acquire(&mut self, soiled: bool) -> u32 {
-        let Walk { at, parity } = self.stages.next(self.pair.stages);
+        let Walk { at, parity } = self.stages.next(STAGES);
         // SAFETY: the barriers are initialised. Nothing but tensor copies has written a stage that isn't
         // soiled, and nothing but products reads it: a wait that acquires in the cluster would only
         // invalidate the SM's cache, each time.

@@ -20,7 +20,6 @@ pub struct Ring {
     full: SmemAddr,
     empty: SmemAddr,
     clear: SmemAddr,
-    stages: u32,
 }
 
 /// A stage that the producer may fill: its index, and the barrier that must get the bytes.
@@ -33,14 +32,9 @@ pub struct Slot {
 }
 
 impl Ring {
-    /// The ring of `stages` stages, [`STAGES`] at most, whose barriers lie at these addresses.
-    pub fn new(full: SmemAddr, empty: SmemAddr, clear: SmemAddr, stages: u32) -> Ring {
-        Ring {
-            full,
-            empty,
-            clear,
-            stages,
-        }
+    /// The ring of [`STAGES`] stages whose barriers lie at these addresses.
+    pub fn new(full: SmemAddr, empty: SmemAddr, clear: SmemAddr) -> Ring {
+        Ring { full, empty, clear }
     }
 
     /// Initialises the barriers, for a ring with a [`Relay`] or without.
@@ -50,7 +44,6 @@ impl Ring {
     /// `fence::mbarrier_init` and a block barrier follow.
     pub unsafe fn init(self, relayed: bool) {
         let mut stage = 0;
-        // All that there is room for: a loop of known length.
         while stage < STAGES {
             // SAFETY: the plan reserves 8 aligned bytes a barrier for them.
             unsafe {
@@ -77,9 +70,9 @@ impl Position {
     };
 
     #[inline(always)]
-    fn advance(&mut self, ring: Ring) {
+    fn advance(&mut self) {
         self.stage += 1;
-        if self.stage == ring.stages {
+        if self.stage == STAGES {
             self.stage = 0;
             self.parity ^= 1;
         }
@@ -108,7 +101,7 @@ impl Producer {
     #[inline(always)]
     pub unsafe fn acquire(&mut self) -> Slot {
         let Position { stage, parity } = self.at;
-        self.at.advance(self.ring);
+        self.at.advance();
         let bar = self.ring.full.add(8 * stage);
         // SAFETY: the barriers are initialised. Before the first round the phase of the
         // opposite parity counts as complete, so a fresh ring is free.
@@ -162,7 +155,7 @@ impl Relay {
     #[inline(always)]
     pub unsafe fn acquire(&mut self) -> u32 {
         let Position { stage, parity } = self.at;
-        self.at.advance(self.ring);
+        self.at.advance();
         // SAFETY: the barriers are initialised.
         unsafe { mbarrier::wait(self.ring.full.add(8 * stage), parity) };
         stage
@@ -228,7 +221,7 @@ impl Consumer {
     pub unsafe fn acquire(&mut self) -> u32 {
         // SAFETY: the caller's contract.
         let stage = unsafe { self.peek() };
-        self.wait.advance(self.ring);
+        self.wait.advance();
         stage
     }
 
@@ -255,7 +248,7 @@ impl Consumer {
     /// As [`release`](Consumer::release), after a [`peek`](Consumer::peek); no other stage is held.
     #[inline(always)]
     pub unsafe fn skip(&mut self) {
-        self.wait.advance(self.ring);
+        self.wait.advance();
         // SAFETY: the caller's contract.
         unsafe { self.release() };
     }
@@ -268,11 +261,7 @@ impl Consumer {
     #[inline(always)]
     pub unsafe fn release(&mut self) {
         let stage = self.release;
-        self.release = if stage + 1 == self.ring.stages {
-            0
-        } else {
-            stage + 1
-        };
+        self.release = if stage + 1 == STAGES { 0 } else { stage + 1 };
         if self.elected {
             // SAFETY: the barriers are initialised, and this warp's arrival is pending.
             unsafe { mbarrier::arrive(self.ring.empty.add(8 * stage)) };

@@ -1,7 +1,7 @@
 //! A consumer warpgroup: brings sums out of tensor memory and writes D.
 
 use crate::gemm::pair::PairPlan;
-use crate::gemm::{CONSUMERS, Form, PANEL_BYTES, PANELS, STAGING};
+use crate::gemm::{CONSUMERS, Form, STAGING};
 use crate::layout::fragment::tensor as lanes;
 use crate::mma::accumulators::Accumulators;
 use crate::mma::sm100::{COLUMNS, load_sums};
@@ -40,7 +40,6 @@ pub unsafe fn bring<P: Product, W: WayOut>(
     let place = |part| {
         let thread = reg::anew(reg::thread_idx()) % 128;
         let staging = |part| base.add(plan.staging + part * STAGING);
-        let panels = |part| base.add(plan.panels + part * PANELS * PANEL_BYTES);
         let (warp, lane) = (thread / 32, thread % 32);
         let other = lanes::part(part, warp);
         Place {
@@ -51,7 +50,6 @@ pub unsafe fn bring<P: Product, W: WayOut>(
                 part: other,
                 thread: 32 * lanes::warp(part, warp) + lane,
                 staging: staging(other),
-                panels: panels(other),
                 open: pair.open(other),
                 ready: pair.ready(other),
             },
