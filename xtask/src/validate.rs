@@ -55,9 +55,10 @@ pub fn shipped(place: &Place) -> Result<bool> {
 
 /// Every file's report, and the errors of those that cannot be judged.
 fn judge(place: &Place, given: &[PathBuf]) -> Result<(Vec<FileReport>, Vec<String>)> {
-    // The same on all architectures.
-    let ours: Vec<&str> = (compile::SHIPPED.entries)(Arch::Sm90a)
-        .iter()
+    let of = |arch| (compile::SHIPPED.entries)(arch).iter();
+    let ours: Vec<&str> = Arch::ALL
+        .into_iter()
+        .flat_map(of)
         .map(|spec| spec.entry)
         .collect();
     let (files, must_have_budget) = match (given, place) {

@@ -1,4 +1,4 @@
-//! Conversions between f32 and packed bf16 ("cvt").
+//! Conversions between f32 and packed bf16 and fp8 ("cvt").
 
 use core::arch::asm;
 
@@ -11,6 +11,21 @@ pub fn pack_bf16(low: f32, high: f32) -> u32 {
     // SAFETY: arithmetic on registers.
     unsafe {
         asm!("cvt.rn.bf16x2.f32 {0}, {1}, {2};", out(reg32) packed, in(reg32) high, in(reg32) low,
+             options(pure, nomem, nostack));
+    }
+    packed
+}
+
+/// Rounds two f32 to nearest-even e4m3; `low` in the lower byte. What is over 448 becomes 448, a NaN
+/// 0x7f.
+///
+/// `cvt.rn.satfinite.e4m3x2.f32` puts its first source in the upper byte.
+#[inline(always)]
+pub fn pack_e4m3(low: f32, high: f32) -> u16 {
+    let packed: u16;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("cvt.rn.satfinite.e4m3x2.f32 {0}, {1}, {2};", out(reg16) packed, in(reg32) high, in(reg32) low,
              options(pure, nomem, nostack));
     }
     packed

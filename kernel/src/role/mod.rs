@@ -12,6 +12,7 @@ pub mod pair;
 pub mod panels;
 pub mod peers;
 pub mod product;
+pub mod quantize;
 pub mod rows;
 pub mod schedule;
 pub mod store;
