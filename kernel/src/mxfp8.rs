@@ -21,6 +21,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::arch::Arch;
 use crate::gemm::pair::{self, BLOCKS, BUFFER};
 use crate::gemm::{GemmArgs, STAGE_FIXED, TILE_K};
 use crate::launch::{LaunchSpec, Param};
@@ -102,9 +103,9 @@ pub struct QuantizeArgs {
     /// Elements from one group to the next.
     pub group_stride: u64,
     /// In blocks of columns: values `[rows][columns]`. Rows past the last count as zeros in the scales.
-    pub along: QuantizedArgs,
+    pub along_columns: QuantizedArgs,
     /// In blocks of rows, transposed: values `[columns][rows]`; `rows` is then a multiple of [`TILE`].
-    pub across: QuantizedArgs,
+    pub along_rows: QuantizedArgs,
     /// Matrices; there are fewer than 2^32 tiles of [`TILE`] by [`TILE`] in all.
     pub groups: u32,
     /// Rows of each.
@@ -181,6 +182,11 @@ pub static FORWARD: LaunchSpec = pair::of(&LaunchSpec {
     ],
     ..crate::gemm::FORWARD
 });
+
+/// Launch spec of the product, where there is one.
+pub const fn forward(arch: Arch) -> Option<&'static LaunchSpec> {
+    if arch.pairs() { Some(&FORWARD) } else { None }
+}
 
 #[cfg(test)]
 mod tests {

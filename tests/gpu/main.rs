@@ -10,6 +10,7 @@ mod instructions;
 mod large;
 mod layer;
 mod library;
+mod mxfp8;
 mod outcome;
 mod shapes;
 mod wgmma;
@@ -30,6 +31,7 @@ fn main() {
     trials.extend(gemm::trials(&gemm::hoppers(), |_| true));
     trials.extend(gate_up::trials(&gemm::hoppers()));
     trials.extend(library::trials());
+    trials.extend(mxfp8::trials());
     trials.extend(layer::trials());
     if std::env::var_os("MOK_TEST_ALL").is_some() {
         // Minutes, tens of gigabytes, and NCCL.

@@ -1,6 +1,8 @@
 //! The grouped GEMM's limits.
 
+use mok_kernel::arch::Arch;
 use mok_kernel::gemm::{Form, MAX_EXTENT, MAX_GROUPS, ROW_ALIGN, Sink};
+use mok_kernel::mxfp8::TILE;
 
 use super::{GemmCall, Placed};
 use crate::error::Result;
@@ -29,6 +31,23 @@ pub enum GemmError {
         what: &'static str,
         /// The size.
         value: u32,
+    },
+    /// A size that isn't whole tiles of scales.
+    #[error("grouped GEMM: {what} is {value}, and MXFP8 takes positive multiples of {TILE}")]
+    Mxfp8Size {
+        /// `"n"` or `"k"`.
+        what: &'static str,
+        /// The size.
+        value: u32,
+    },
+    /// An architecture whose tensor cores have no block scaling.
+    #[error(
+        "grouped GEMM: {} has no tensor cores that multiply MXFP8 (sm_100a and sm_103a do): keep the bf16 \
+         that was quantized, and multiply it by GemmCall::forward", arch.name()
+    )]
+    Mxfp8Arch {
+        /// The device's.
+        arch: Arch,
     },
     /// A size that the kernels' coordinates don't reach.
     #[error("grouped GEMM: {what} is {value}, over {MAX_EXTENT}")]

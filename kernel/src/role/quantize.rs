@@ -45,11 +45,11 @@ pub unsafe fn quantize(args: &QuantizeArgs) {
         // SAFETY: the caller's contract; the whole block has the same tile.
         unsafe {
             lines(args, at);
-            if args.across.values != 0 {
+            if args.along_rows.values != 0 {
                 block_sync!();
-                columns(&args.across, at);
+                columns(&args.along_rows, at);
                 block_sync!();
-                scales(&args.across, at);
+                scales(&args.along_rows, at);
             }
         }
         let next = number.wrapping_add(reg::grid_dim());
@@ -114,12 +114,12 @@ unsafe fn lines(args: &QuantizeArgs, at: At) {
             // SAFETY: eight elements of the matrix.
             words = unsafe { global::load_v4(args.from + 2 * offset) };
         }
-        if args.across.values != 0 {
+        if args.along_rows.values != 0 {
             // SAFETY: this thread's part of the tile in shared memory.
             unsafe { shared::store_v4(staged(row).add(16 * lane), words) };
         }
-        if args.along.values != 0 {
-            let to = &args.along;
+        if args.along_columns.values != 0 {
+            let to = &args.along_columns;
             let mut largest = most(words[0], most(words[1], most(words[2], most(words[3], 0))));
             // SAFETY: whole warps are here: a warp has two rows.
             let all = unsafe {

@@ -188,10 +188,11 @@ impl Elements for Mxfp8 {
         let keep = (stage.step > 0) as u32;
         macro_rules! steps {
             ($($i:literal)*) => {$(
-                let (a, b) = (advance(a, 32 * $i), advance(b, 32 * $i));
+                let operands = (advance(a, 32 * $i), advance(b, 32 * $i));
                 let keep = if $i == 0 { keep } else { 1 };
+                let scales = (of_fixed, of_wide);
                 // SAFETY: the caller's contract; the scales were copied before.
-                unsafe { mma_pair_scaled(sums, (a, b), of_step(shape, $i), (of_fixed, of_wide), keep) };
+                unsafe { mma_pair_scaled(sums, operands, of_step(shape, $i), scales, keep) };
             )*};
         }
         // SAFETY: the caller's contract; the slot is behind the sums, in their buffer. Products that read what
