@@ -11,6 +11,7 @@ mod mxfp8;
 mod outcome;
 mod random;
 mod schedules;
+mod tcgen05;
 mod wgmma;
 
 use libtest_mimic::Arguments;
@@ -37,6 +38,7 @@ fn main() {
     trials.extend(facts::trials());
     trials.extend(instructions::trials());
     trials.extend(wgmma::trials());
+    trials.extend(tcgen05::trials());
     let mut builds = gemm::hoppers();
     for arch in [Arch::Sm100a, Arch::Sm103a] {
         let config = EmulatorConfig {
