@@ -14,6 +14,7 @@ use serde_json::json;
 use crate::bars::Bars;
 use crate::kernels;
 use crate::place::Place;
+use crate::predict;
 
 /// `xtask validate`.
 pub fn run(given: &[PathBuf], json: bool) -> Result<ExitCode> {
@@ -26,10 +27,14 @@ pub fn run(given: &[PathBuf], json: bool) -> Result<ExitCode> {
     };
     let passed = errors.is_empty() && reports.iter().all(FileReport::passed);
     if json {
-        let object = json!({ "schema": 1, "passed": passed, "files": reports, "errors": errors });
+        let files: Vec<_> = reports.iter().map(predict::object).collect();
+        let object = json!({ "schema": 1, "passed": passed, "files": files, "errors": errors });
         println!("{object:#}");
     } else if !reports.is_empty() {
         println!("{}", table(&reports));
+        if let Some(predicted) = predict::table(&reports) {
+            println!("{predicted}");
+        }
     }
     for report in &reports {
         explain(report);
@@ -93,7 +98,10 @@ fn judge(place: &Place, given: &[PathBuf]) -> Result<(Vec<FileReport>, Vec<Strin
         };
         bars.end(&step, &outcome);
         match report {
-            Ok(report) => reports.push(report),
+            Ok(report) => {
+                errors.extend(predict::differences(&report));
+                reports.push(report);
+            }
             Err(error) => errors.push(report::in_full(&error)),
         }
     }
