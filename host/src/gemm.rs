@@ -354,12 +354,7 @@ impl Placed {
     }
 
     /// `(cols, rows)`, or one row at `stand_in` where there are none.
-    fn rows_map(
-        &self,
-        tile: &[u32; 2],
-        data_type: DataType,
-        stand_in: DevicePtr,
-    ) -> TensorMapSpec {
+    fn rows_map(&self, tile: &[u32; 2], data_type: DataType, stand_in: DevicePtr) -> TensorMapSpec {
         let (base, rows) = match self.rows {
             0 => (stand_in, 1),
             rows => (self.matrix.ptr, rows),

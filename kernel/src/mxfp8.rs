@@ -201,7 +201,10 @@ mod tests {
             let at = |scale: u32| 2f64.powi(scale as i32 - 127);
             let scale = scale(most);
             assert!(amax <= 448.0 * at(scale), "{most:#x}: {scale}");
-            assert!(scale == 0 || amax > 448.0 * at(scale - 1), "{most:#x}: {scale}");
+            assert!(
+                scale == 0 || amax > 448.0 * at(scale - 1),
+                "{most:#x}: {scale}"
+            );
             assert!(scale < NAN);
             assert_eq!(f64::from(f32::from_bits(factor(scale))), 1.0 / at(scale));
         }

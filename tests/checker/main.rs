@@ -4,9 +4,7 @@ mod mutations;
 mod seeds;
 
 use half::bf16;
-use mok::gemm::{
-    Form, GateUpCall, GemmCall, GroupedGemm, Matrix, Mxfp8Call, Mxfp8Matrix, Sink,
-};
+use mok::gemm::{Form, GateUpCall, GemmCall, GroupedGemm, Matrix, Mxfp8Call, Mxfp8Matrix, Sink};
 use mok::{Arch, Completion, Device, EmulatorConfig, Error, Groups, Module};
 use mok_kernel::gate_up::GATE_UP;
 
@@ -176,12 +174,16 @@ fn product(ptx: &str, case: Case, config: EmulatorConfig) -> Result<Vec<u8>, Err
     // The same bits once more, as e4m3 that are no NaNs, and scales about 1.
     let bytes = |count: usize, seed| -> Vec<u8> {
         let small = integers(count, seed).into_iter();
-        small.map(|value| value.to_f32() as i8 as u8 & 0x87 | 0x30).collect()
+        small
+            .map(|value| value.to_f32() as i8 as u8 & 0x87 | 0x30)
+            .collect()
     };
     let near_one = |rows: usize, seed| -> Vec<u8> {
         let count = Mxfp8Matrix::scale_bytes(rows as u64, k as u64) as usize;
         let small = integers(count, seed).into_iter();
-        small.map(|value| (127 + value.to_f32() as i32) as u8).collect()
+        small
+            .map(|value| (127 + value.to_f32() as i32) as u8)
+            .collect()
     };
     let mxfp8 = match entry {
         Entry::Mxfp8 => [

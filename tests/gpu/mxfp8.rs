@@ -3,7 +3,8 @@
 use half::bf16;
 use libtest_mimic::Trial;
 use mok::gemm::{
-    GroupRows, GroupedGemm, Matrix, Mxfp8Call, Mxfp8Matrix, OverflowWord, QuantizeCall, Quantizer, Sink,
+    GroupRows, GroupedGemm, Matrix, Mxfp8Call, Mxfp8Matrix, OverflowWord, QuantizeCall, Quantizer,
+    Sink,
 };
 use mok::oracle::{self, Mxfp8, Operand, Problem};
 use mok::{Arch, Buffer, Device, EmulatorConfig, Error, Groups, fill};
@@ -264,7 +265,12 @@ fn cases() -> Vec<Case> {
             ..Case::new(&[150, 0, 333, 1], 256, 256)
         },
         Case {
-            odd: vec![(true, 200, 130), (true, 3, 0), (false, 40, 255), (false, 300, 64)],
+            odd: vec![
+                (true, 200, 130),
+                (true, 3, 0),
+                (false, 40, 255),
+                (false, 300, 64),
+            ],
             ..Case::new(&[150, 0, 70, 1], 256, 256)
         },
         Case {
@@ -283,7 +289,10 @@ fn cases() -> Vec<Case> {
 }
 
 /// A shape with empty and ragged groups, several tiles, more stages than the ring has, and a NaN.
-#[allow(dead_code, reason = "only the emulator multiplies MXFP8 where these tests run")]
+#[allow(
+    dead_code,
+    reason = "only the emulator multiplies MXFP8 where these tests run"
+)]
 pub fn check_small() -> Outcome {
     check(&Case {
         gaps: 1,
@@ -528,7 +537,10 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// Products, on emulated GPUs that have them.
-#[allow(dead_code, reason = "only the emulator multiplies MXFP8 where these tests run")]
+#[allow(
+    dead_code,
+    reason = "only the emulator multiplies MXFP8 where these tests run"
+)]
 pub fn products(wanted: impl Fn(usize) -> bool) -> Vec<Trial> {
     let mut trials = Vec::new();
     for arch in Arch::ALL.into_iter().filter(|arch| arch.pairs()) {

@@ -263,26 +263,33 @@ fn quantizations() -> impl Strategy<Value = mxfp8::Quantization> {
     let shape = (1usize..4, 1usize..300, 1usize..5, 0usize..3);
     let results = proptest::sample::select(vec![(true, false), (false, true), (true, true)]);
     let kinds = proptest::collection::vec(any::<u8>(), 1..12);
-    (shape, results, kinds, any::<u64>()).prop_map(|(shape, (along_columns, along_rows), kinds, seed)| {
-        let (groups, rows, columns, gaps) = shape;
-        let rows = if along_rows { rows.next_multiple_of(128) } else { rows };
-        let columns = 128 * columns;
-        let bits = (0..groups * rows * columns).map(|at| {
-            let (row, column) = (at / columns, at % columns);
-            // Some blocks are of one kind, along columns or along rows, and some are mixed.
-            let kind = kinds[(row / 32 * 7 + column / 32 * 5 + row * column / 977) % kinds.len()];
-            mxfp8::bits_of(kind, seed, at as u64)
-        });
-        mxfp8::Quantization {
-            groups,
-            rows,
-            columns,
-            gaps,
-            along_columns,
-            along_rows,
-            bits: bits.collect(),
-        }
-    })
+    (shape, results, kinds, any::<u64>()).prop_map(
+        |(shape, (along_columns, along_rows), kinds, seed)| {
+            let (groups, rows, columns, gaps) = shape;
+            let rows = if along_rows {
+                rows.next_multiple_of(128)
+            } else {
+                rows
+            };
+            let columns = 128 * columns;
+            let bits = (0..groups * rows * columns).map(|at| {
+                let (row, column) = (at / columns, at % columns);
+                // Some blocks are of one kind, along columns or along rows, and some are mixed.
+                let kind =
+                    kinds[(row / 32 * 7 + column / 32 * 5 + row * column / 977) % kinds.len()];
+                mxfp8::bits_of(kind, seed, at as u64)
+            });
+            mxfp8::Quantization {
+                groups,
+                rows,
+                columns,
+                gaps,
+                along_columns,
+                along_rows,
+                bits: bits.collect(),
+            }
+        },
+    )
 }
 
 /// Products in MXFP8: any sizes, any room, NaNs anywhere.

@@ -67,9 +67,8 @@ const fn dump(columns: usize) -> usize {
 
 /// 32 rows of 16 bytes go to all four quarters of the lanes, four columns a copy.
 fn copies(first: u32) -> Outcome {
-    let inputs = [1, 2].map(|seed| -> Vec<u8> {
-        (0..4096).map(|at| fill::hash(seed, at) as u8).collect()
-    });
+    let inputs =
+        [1, 2].map(|seed| -> Vec<u8> { (0..4096).map(|at| fill::hash(seed, at) as u8).collect() });
     let given = [&inputs[0][..], &inputs[1]];
     let output = run(&spec::TENSOR_COPY, given, (0, first), dump(32))?;
     let mut want = Vec::new();
@@ -136,9 +135,16 @@ fn products(n: usize, mode: u32) -> Outcome {
     let output = run(&spec::MMA_PAIR, [&even, &odd], given, dump(columns))?;
     let twice: Vec<Vec<f32>> = match mode & 4 {
         0 => b,
-        _ => b.iter().map(|b| b.iter().map(|b| 2.0 * b).collect()).collect(),
+        _ => b
+            .iter()
+            .map(|b| b.iter().map(|b| 2.0 * b).collect())
+            .collect(),
     };
-    expect_equal("sums", &dumped(&output, columns), &sums(&a, &twice, columns))
+    expect_equal(
+        "sums",
+        &dumped(&output, columns),
+        &sums(&a, &twice, columns),
+    )
 }
 
 /// Small e4m3 and their bits.
@@ -177,7 +183,8 @@ fn scaled(n: usize, first: usize) -> Outcome {
                 }
             }
         }
-        let place = |row: usize, part: usize| row / 128 * 512 + row % 32 * 16 + row % 128 / 32 * 4 + part;
+        let place =
+            |row: usize, part: usize| row / 128 * 512 + row % 32 * 16 + row % 128 / 32 * 4 + part;
         for part in 0..4 {
             for row in 0..128 {
                 bytes[32768 + place(row, part)] = scale(2, 4 * (128 * block + row) + part);
@@ -212,10 +219,18 @@ fn commits(mask: u32) -> Outcome {
 fn handback(mode: u32) -> Outcome {
     let (a, b) = (integers(5, 256, 64, 7), integers(6, 32, 64, 7));
     // One step of 16 K.
-    let short = |rows: &[Vec<f32>]| rows.iter().map(|row| row[..16].to_vec()).collect::<Vec<_>>();
+    let short = |rows: &[Vec<f32>]| {
+        rows.iter()
+            .map(|row| row[..16].to_vec())
+            .collect::<Vec<_>>()
+    };
     let [even, odd] = operands(&a, &b, 0);
     let output = run(&spec::TENSOR_HANDBACK, [&even, &odd], (mode, 0), dump(32))?;
-    expect_equal("sums", &dumped(&output, 32), &sums(&short(&a), &short(&b), 32))
+    expect_equal(
+        "sums",
+        &dumped(&output, 32),
+        &sums(&short(&a), &short(&b), 32),
+    )
 }
 
 /// Without a fence there is a race, and the message names it.
@@ -233,13 +248,27 @@ pub fn trials() -> Vec<Trial> {
         let name = format!("tcgen05::copies_{first}");
         trials.push(trial(name, move || copies(first)));
     }
-    for (n, modes) in [(32, 0..1), (48, 0..1), (160, 4..5), (128, 0..8), (256, 0..8)] {
+    for (n, modes) in [
+        (32, 0..1),
+        (48, 0..1),
+        (160, 4..5),
+        (128, 0..8),
+        (256, 0..8),
+    ] {
         for mode in modes {
             let name = format!("tcgen05::mma_pair_{n}_{mode}");
             trials.push(trial(name, move || products(n, mode)));
         }
     }
-    for (n, first) in [(32, 0), (48, 1), (128, 4), (192, 0), (192, 2), (208, 1), (256, 0)] {
+    for (n, first) in [
+        (32, 0),
+        (48, 1),
+        (128, 4),
+        (192, 0),
+        (192, 2),
+        (208, 1),
+        (256, 0),
+    ] {
         let name = format!("tcgen05::mma_scaled_{n}_{first}");
         trials.push(trial(name, move || scaled(n, first)));
     }

@@ -172,8 +172,7 @@ impl Mxfp8Call {
             most,
             more,
             few,
-            b.two_in_one()
-                .groups_map(&boxes::FORWARD_B, DataType::U16),
+            b.two_in_one().groups_map(&boxes::FORWARD_B, DataType::U16),
             d.rows_map(&boxes::ROWS_D, DataType::Bf16, stand_in),
             scales_a.scales_map(stand_in),
             scales_b.scales_map(stand_in),

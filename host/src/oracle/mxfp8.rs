@@ -115,7 +115,11 @@ fn e4m3(bits: u8) -> f64 {
         (0, _) => fraction * 2f64.powi(-6),
         _ => (1.0 + fraction) * 2f64.powi(exponent - 7),
     };
-    if bits & 0x80 != 0 { -magnitude } else { magnitude }
+    if bits & 0x80 != 0 {
+        -magnitude
+    } else {
+        magnitude
+    }
 }
 
 /// The nearest e4m3, of two equally near ones the even one.
@@ -147,7 +151,9 @@ fn block(values: &[bf16]) -> (u8, [u8; BLOCK]) {
     if all.iter().any(|value| !value.is_finite()) {
         return (255, [0x7f; BLOCK]);
     }
-    let amax = all.iter().fold(0.0, |amax: f64, value| amax.max(value.abs()));
+    let amax = all
+        .iter()
+        .fold(0.0, |amax: f64, value| amax.max(value.abs()));
     // The least power of two for which the largest e4m3 is large enough.
     let scale = (0..255).find(|&scale| amax <= 448.0 * power_of_two(scale));
     let scale = scale.unwrap_or(254);

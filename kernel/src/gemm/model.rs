@@ -135,7 +135,11 @@ mod tests {
         for model in all() {
             assert!(model.loaded <= pair::STAGE, "{model:?}");
             // M by N by K of every instruction of a tile, and the tile's contraction.
-            let k = if model.spec.entry.ends_with("mxfp8") { 32 } else { 16 };
+            let k = if model.spec.entry.ends_with("mxfp8") {
+                32
+            } else {
+                16
+            };
             let contraction = model.products() * k;
             let wgrad = model.spec.entry == pair::WGRAD.entry;
             assert_eq!(contraction, if wgrad { ROWS } else { CONTRACTION });
@@ -151,6 +155,9 @@ mod tests {
         assert_eq!((mxfp8.product_clocks, mxfp8.loaded), (384, 30208));
         assert_eq!(forward.products(), 448);
         assert_eq!(mxfp8.products(), 224);
-        assert_eq!([forward, wgrad, mxfp8].map(|model| model.utilisation() / 10), [66, 48, 53]);
+        assert_eq!(
+            [forward, wgrad, mxfp8].map(|model| model.utilisation() / 10),
+            [66, 48, 53]
+        );
     }
 }

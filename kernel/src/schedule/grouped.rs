@@ -13,8 +13,8 @@ use core::num::NonZeroU32;
 
 pub use super::tile::{Tile, width};
 use crate::gate_up;
-use crate::mxfp8;
 use crate::gemm::{Form, MAX_WIDTH, ROW_ALIGN, SIDE, Sink, TILE_K, pair};
+use crate::mxfp8;
 
 /// Wide tiles that share a part of the fixed side before it moves on.
 ///

@@ -19,9 +19,9 @@ mod gemm;
 mod memory;
 #[cfg(all(target_arch = "nvptx64", feature = "entries", mok_arch = "sm_90a"))]
 mod races;
+#[cfg(all(target_arch = "nvptx64", feature = "entries", mok_arch = "sm_100a"))]
+mod tcgen05;
 #[cfg(all(target_arch = "nvptx64", feature = "entries", mok_arch = "sm_90a"))]
 mod warp;
 #[cfg(all(target_arch = "nvptx64", feature = "entries", mok_arch = "sm_90a"))]
 mod wgmma;
-#[cfg(all(target_arch = "nvptx64", feature = "entries", mok_arch = "sm_100a"))]
-mod tcgen05;

@@ -191,10 +191,7 @@ unsafe extern "ptx-kernel" fn probe_mma_scaled(args: ProbeArgs) {
             let (scales, from) = (tensor + 256, base.add(32 * 1024));
             let mut tile = 0;
             while tile < 3 {
-                copy_scales_pair(
-                    scales + 4 * tile,
-                    layout::scales(from.add(512 * tile).0),
-                );
+                copy_scales_pair(scales + 4 * tile, layout::scales(from.add(512 * tile).0));
                 tile = reg::opaque(tile + 1);
             }
             let shape = layout::instruction_mxfp8(256, args.extra);

@@ -104,7 +104,10 @@ fn each_limit_is_named() {
     );
     assert!(matches!(
         with(&|call| call.k = 4),
-        GemmError::Size { what: "k", value: 4 }
+        GemmError::Size {
+            what: "k",
+            value: 4
+        }
     ));
     assert!(matches!(
         with(&|call| call.rows.capacity = 500),
@@ -112,11 +115,19 @@ fn each_limit_is_named() {
     ));
     assert!(matches!(
         with(&|call| call.a = at(0x100_0008)),
-        GemmError::Align { what: "A", align: 16, .. }
+        GemmError::Align {
+            what: "A",
+            align: 16,
+            ..
+        }
     ));
     assert!(matches!(
         with(&|call| call.b = call.b.with_row_stride(392)),
-        GemmError::StrideAlign { what: "B", kind: "row", stride: 392 }
+        GemmError::StrideAlign {
+            what: "B",
+            kind: "row",
+            stride: 392
+        }
     ));
     let scales = |scales_a: Matrix, scales_b: Matrix| {
         refused(Mxfp8Call {
@@ -126,19 +137,21 @@ fn each_limit_is_named() {
         })
     };
     let (a, b) = (call().scales_a, call().scales_b);
-    assert_eq!(
-        scales(at(0), b),
-        GemmError::Null {
-            what: "A's scales"
-        }
-    );
+    assert_eq!(scales(at(0), b), GemmError::Null { what: "A's scales" });
     assert!(matches!(
         scales(a, b.with_group_stride(3 * 512)),
-        GemmError::GroupStride { what: "B's scales", stride: 1536 }
+        GemmError::GroupStride {
+            what: "B's scales",
+            stride: 1536
+        }
     ));
     assert!(matches!(
         scales(a.with_row_stride(2 * 512), b),
-        GemmError::RowStride { what: "A's scales", stride: 1024, cols: 1536 }
+        GemmError::RowStride {
+            what: "A's scales",
+            stride: 1024,
+            cols: 1536
+        }
     ));
     assert_eq!(
         GemmError::Mxfp8Size {
@@ -187,10 +200,7 @@ fn no_rows_and_no_groups_need_no_memory() {
 #[test]
 fn hopper_says_what_to_do() {
     let device = Device::emulated(EmulatorConfig::default()).unwrap();
-    let (gemm, stream) = (
-        GroupedGemm::new(&device).unwrap(),
-        device.stream().unwrap(),
-    );
+    let (gemm, stream) = (GroupedGemm::new(&device).unwrap(), device.stream().unwrap());
     // SAFETY: nothing is enqueued.
     let error = unsafe { gemm.enqueue_mxfp8(&call(), &stream) }.unwrap_err();
     assert!(matches!(
@@ -198,5 +208,8 @@ fn hopper_says_what_to_do() {
         Error::Gemm(GemmError::Mxfp8Arch { arch: Arch::Sm90a })
     ));
     let text = error.to_string();
-    assert!(text.contains("sm_90a") && text.contains("GemmCall::forward"), "{text}");
+    assert!(
+        text.contains("sm_90a") && text.contains("GemmCall::forward"),
+        "{text}"
+    );
 }

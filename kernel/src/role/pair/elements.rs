@@ -176,8 +176,14 @@ impl Elements for Mxfp8 {
     unsafe fn multiply<P: Product>(sums: u32, tile: &Tile, shape: u32, stage: Stage) {
         const {
             // Transposed bytes have steps and descriptors of their own.
-            assert!(matches!(P::Fixed::MAJOR, crate::layout::descriptor::Major::K));
-            assert!(matches!(P::Wide::MAJOR, crate::layout::descriptor::Major::K));
+            assert!(matches!(
+                P::Fixed::MAJOR,
+                crate::layout::descriptor::Major::K
+            ));
+            assert!(matches!(
+                P::Wide::MAJOR,
+                crate::layout::descriptor::Major::K
+            ));
         }
         let slot = sums + MAX_WIDTH + stage.step % SLOTS * SLOT;
         let of_fixed = slot + WIDE_TILES * SCALE_COLUMNS;
