@@ -455,6 +455,8 @@ pub struct GroupedGemm {
     gate_up: Kernel,
     /// Where the architecture multiplies it.
     mxfp8: Option<Kernel>,
+    /// Where it doesn't.
+    dequantize: Kernel,
     /// What the kernels are for.
     arch: Arch,
     sms: u32,
@@ -470,6 +472,7 @@ impl GroupedGemm {
             kernels: Form::ALL.map(|form| kernels.gemm(form).clone()),
             gate_up: kernels.gate_up().clone(),
             mxfp8: kernels.mxfp8().cloned(),
+            dequantize: kernels.dequantize().clone(),
             arch: device.arch()?,
             sms: device.sm_count(),
             tickets: Arc::new(Tickets::new(device)?),
@@ -495,6 +498,7 @@ impl GroupedGemm {
                 Some(spec) => Some(module.kernel(spec)?),
                 None => None,
             },
+            dequantize: module.kernel(&mok_kernel::mxfp8::DEQUANTIZE)?,
             arch,
             sms: device.sm_count(),
             tickets: Arc::new(Tickets::new(device)?),

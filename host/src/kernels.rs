@@ -46,6 +46,7 @@ pub struct Kernels {
     gate_up: Kernel,
     mxfp8: Option<Kernel>,
     quantize: Kernel,
+    dequantize: Kernel,
     layer: LayerKernels,
 }
 
@@ -98,6 +99,7 @@ impl Kernels {
                 None => None,
             },
             quantize: module.shipped_kernel(&mxfp8::QUANTIZE)?,
+            dequantize: module.shipped_kernel(&mxfp8::DEQUANTIZE)?,
             layer: LayerKernels::of(&module)?,
             module,
         })
@@ -130,6 +132,11 @@ impl Kernels {
     /// bf16 to MXFP8.
     pub fn quantize(&self) -> &Kernel {
         &self.quantize
+    }
+
+    /// MXFP8 to bf16.
+    pub fn dequantize(&self) -> &Kernel {
+        &self.dequantize
     }
 
     /// A form of the grouped GEMM.

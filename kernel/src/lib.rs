@@ -42,14 +42,14 @@ pub fn entries(arch: arch::Arch) -> &'static [&'static launch::LaunchSpec] {
     if arch.pairs() { &OF_PAIRS } else { &OF_BLOCKS }
 }
 
-static OF_BLOCKS: [&launch::LaunchSpec; 16] = with_products([
+static OF_BLOCKS: [&launch::LaunchSpec; 17] = with_products([
     &gemm::FORWARD,
     &gemm::DGRAD,
     &gemm::WGRAD,
     &gate_up::GATE_UP,
 ]);
 
-static OF_PAIRS: [&launch::LaunchSpec; 17] = with_products([
+static OF_PAIRS: [&launch::LaunchSpec; 18] = with_products([
     &gemm::pair::FORWARD,
     &gemm::pair::DGRAD,
     &gemm::pair::WGRAD,
@@ -75,8 +75,9 @@ const fn with_products<const PRODUCTS: usize, const ALL: usize>(
     all
 }
 
-const OTHERS: [&launch::LaunchSpec; 12] = [
+const OTHERS: [&launch::LaunchSpec; 13] = [
     &mxfp8::QUANTIZE,
+    &mxfp8::DEQUANTIZE,
     &unfused::PUBLISH,
     &unfused::SIGNAL,
     &unfused::ABORT,

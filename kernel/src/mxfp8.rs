@@ -14,6 +14,7 @@
 //! | entry | computes | architectures |
 //! |---|---|---|
 //! | `mok_quantize` | MXFP8 along the columns of a bf16 matrix, along its rows (transposed, so that rows are contiguous), or both from one read | all |
+//! | `mok_dequantize` | bf16 from MXFP8, for tensor cores that have no block scaling | all |
 //! | `mok_gemm_forward_mxfp8` | `D[r, n] = sum_k A[r, k] B[g, n, k]`, D in bf16 | where [pairs](crate::gemm::pair) of blocks multiply |
 //!
 //! The product's tiles, stages and warps are those of bf16 ([`pair`]): a stage has as many bytes of K, so
@@ -74,11 +75,21 @@ pub const fn factor(scale: u32) -> u32 {
     }
 }
 
-/// Where one of the results of `mok_quantize` goes.
+/// Bits of the f32 that values of a block are multiplied by to be what they stand for: `2^(scale - 127)`, or NaN.
+pub const fn power(scale: u32) -> u32 {
+    match scale {
+        NAN => f32::NAN.to_bits(),
+        // Subnormal.
+        0 => 1 << 22,
+        _ => scale << 23,
+    }
+}
+
+/// Where a matrix in MXFP8 stands, or one for each group.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct QuantizedArgs {
-    /// Device address of the values, 16-byte aligned like all strides; 0 if they aren't wanted.
+    /// Device address of the values, 16-byte aligned like all strides; 0 for a result that isn't wanted.
     pub values: u64,
     /// Bytes from one row of values to the next.
     pub row_stride: u64,
@@ -116,6 +127,24 @@ pub struct QuantizeArgs {
     pub padding: u32,
 }
 
+/// Arguments of `mok_dequantize`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct DequantizeArgs {
+    /// `[groups][rows][columns]`, in blocks of columns.
+    pub from: QuantizedArgs,
+    /// Device address of bf16 `[groups][rows][columns]`, packed, 16-byte aligned.
+    pub to: u64,
+    /// Matrices; they have fewer than 2^32 rows in all.
+    pub groups: u32,
+    /// Rows of each.
+    pub rows: u32,
+    /// Columns, a multiple of [`TILE`].
+    pub columns: u32,
+    /// Unused.
+    pub padding: u32,
+}
+
 /// Threads of a block that quantizes.
 pub const QUANTIZE_THREADS: u32 = 256;
 /// Bytes of shared memory that it needs to quantize along rows: a tile of bf16, and scales.
@@ -129,6 +158,14 @@ pub static QUANTIZE: LaunchSpec = LaunchSpec {
     cluster: 1,
     params: &[Param::Bytes(size_of::<QuantizeArgs>() as u32)],
     max_shared: QUANTIZE_SHARED,
+};
+
+/// `mok_dequantize`, on any grid.
+pub static DEQUANTIZE: LaunchSpec = LaunchSpec {
+    entry: "mok_dequantize",
+    params: &[Param::Bytes(size_of::<DequantizeArgs>() as u32)],
+    max_shared: 0,
+    ..QUANTIZE
 };
 
 /// Tiles of a product start at multiples of so many rows of their group. Scales of a product's columns are
@@ -207,11 +244,17 @@ mod tests {
             );
             assert!(scale < NAN);
             assert_eq!(f64::from(f32::from_bits(factor(scale))), 1.0 / at(scale));
+            assert_eq!(f64::from(f32::from_bits(power(scale))), at(scale));
         }
         for most in 0x7f80..0x8000 {
             assert_eq!(scale(most), NAN);
         }
-        assert!(f32::from_bits(factor(NAN)).is_nan());
+        assert!(
+            [factor(NAN), power(NAN)]
+                .map(f32::from_bits)
+                .iter()
+                .all(|f| f.is_nan())
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod gemm;
 mod instructions;
 mod mxfp8;
 mod outcome;
+mod quantize;
 mod random;
 mod schedules;
 mod tcgen05;
@@ -53,8 +54,8 @@ fn main() {
     }
     trials.extend(gemm::trials(&builds, |work| all || work < 20_000_000));
     trials.extend(gate_up::trials(&builds));
-    trials.extend(mxfp8::trials());
-    trials.extend(mxfp8::products(|work| all || work < 60_000_000));
+    trials.extend(quantize::trials());
+    trials.extend(mxfp8::products(&builds, |work| all || work < 60_000_000));
     trials.extend(random::trials(all));
     trials.extend(schedules::trials(if all { 64 } else { 4 }));
     for (name, fault) in copies::FAULTS {

@@ -1,4 +1,4 @@
-//! MXFP8: quantization bit by bit, and the products of it, against the oracle.
+//! Products in MXFP8 against the oracle.
 
 use half::bf16;
 use libtest_mimic::Trial;
@@ -7,209 +7,11 @@ use mok::gemm::{
     Sink,
 };
 use mok::oracle::{self, Mxfp8, Operand, Problem};
-use mok::{Arch, Buffer, Device, EmulatorConfig, Error, Groups, fill};
+use mok::{Buffer, Device, Error, Groups, fill};
 use mok_tests::Probes;
 
+use crate::gemm::{Build, Engine};
 use crate::{Outcome, expect_equal, trial};
-
-/// What a byte is that nobody writes.
-const MARK: u8 = 0xa5;
-
-/// A bf16 matrix, or several, and how its results lie.
-#[derive(Clone, Debug)]
-pub struct Quantization {
-    pub groups: usize,
-    pub rows: usize,
-    pub columns: usize,
-    /// Units of 16 bytes after each row and group, of each matrix.
-    pub gaps: usize,
-    pub along_columns: bool,
-    pub along_rows: bool,
-    /// Bits of the elements.
-    pub bits: Vec<u16>,
-}
-
-/// Bytes of a result with gaps: where rows of values and bands of scales start.
-struct Result8 {
-    row: usize,
-    group: usize,
-    band: usize,
-    scale_group: usize,
-    values: Buffer<u8>,
-    scales: Buffer<u8>,
-}
-
-impl Result8 {
-    fn new(device: &Device, case: &Quantization, rows: usize, k: usize) -> Result<Result8, Error> {
-        let gap = 16 * case.gaps;
-        let (row, bands) = (k + gap, rows.div_ceil(128));
-        let (band, group) = (k / 128 * 512 + gap, rows * row + gap);
-        let scale_group = bands * band + gap;
-        Ok(Result8 {
-            row,
-            group,
-            band,
-            scale_group,
-            values: device.buffer_filled((case.groups * group).max(1), MARK)?,
-            scales: device.buffer_filled((case.groups * scale_group).max(1), MARK)?,
-        })
-    }
-
-    fn matrix(&self) -> Mxfp8Matrix {
-        let place = |buffer, row: usize, group: usize| {
-            Matrix::of(buffer)
-                .with_row_stride(row as u64)
-                .with_group_stride(group as u64)
-        };
-        Mxfp8Matrix::new(
-            place(&self.values, self.row, self.group),
-            place(&self.scales, self.band, self.scale_group),
-        )
-    }
-
-    /// All bytes, against what each group should be.
-    fn check(&self, what: &str, wanted: bool, groups: &[Mxfp8], k: usize) -> Outcome {
-        let mut values = vec![MARK; self.values.len()];
-        let mut scales = vec![MARK; self.scales.len()];
-        for (group, want) in groups.iter().enumerate().filter(|_| wanted) {
-            for (row, line) in want.values.chunks(k).enumerate() {
-                values[group * self.group + row * self.row..][..k].copy_from_slice(line);
-            }
-            for (band, line) in want.scales.chunks(k / 128 * 512).enumerate() {
-                let at = group * self.scale_group + band * self.band;
-                scales[at..][..line.len()].copy_from_slice(line);
-            }
-        }
-        expect_equal(&format!("scales {what}"), &self.scales.to_vec()?, &scales)?;
-        expect_equal(&format!("values {what}"), &self.values.to_vec()?, &values)
-    }
-}
-
-/// Every byte of what is asked for, and no other.
-pub fn quantize(device: &Device, case: &Quantization) -> Outcome {
-    let Quantization {
-        groups,
-        rows,
-        columns,
-        ..
-    } = *case;
-    let row = columns + 8 * case.gaps;
-    let group = rows * row + 8 * case.gaps;
-    let mut values = vec![bf16::NAN; (groups * group).max(1)];
-    let (mut along_columns, mut along_rows) = (Vec::new(), Vec::new());
-    for (number, bits) in case.bits.chunks((rows * columns).max(1)).enumerate() {
-        let packed: Vec<bf16> = bits.iter().map(|&bits| bf16::from_bits(bits)).collect();
-        for (at, line) in packed.chunks(columns).enumerate() {
-            values[number * group + at * row..][..columns].copy_from_slice(line);
-        }
-        along_columns.push(Mxfp8::quantize(&packed, rows, columns)?);
-        if case.along_rows {
-            let turned = Mxfp8::transposed(&packed, columns);
-            along_rows.push(Mxfp8::quantize(&turned, columns, rows)?);
-        }
-    }
-    let from = device.buffer_from(&values)?;
-    let from = Matrix::of(&from)
-        .with_row_stride(row as u64)
-        .with_group_stride(group as u64);
-    let to_columns = Result8::new(device, case, rows, columns)?;
-    let to_rows = Result8::new(device, case, columns, rows)?;
-    let mut call = QuantizeCall::new(groups as u32, rows as u32, columns as u32, from);
-    if case.along_columns {
-        call = call.along_columns(to_columns.matrix());
-    }
-    if case.along_rows {
-        call = call.along_rows(to_rows.matrix());
-    }
-    let (quantizer, stream) = (Quantizer::new(device)?, device.stream()?);
-    // SAFETY: the buffers live until the synchronisation, and only this call uses them.
-    unsafe { quantizer.enqueue(&call, &stream)? };
-    stream.synchronize()?;
-    to_columns.check("along columns", case.along_columns, &along_columns, columns)?;
-    to_rows.check("along rows", case.along_rows, &along_rows, rows)
-}
-
-/// Bits of an element of a block that is to be of some kind.
-///
-/// Kinds are spread so that blocks of 32 along columns, and those along rows, are of every kind.
-pub fn bits_of(kind: u8, seed: u64, at: u64) -> u16 {
-    let random = fill::hash(seed, at);
-    let sign = (random as u16) << 15;
-    let small = (random >> 16) as u16;
-    let magnitude = match kind % 10 {
-        0 => 0,
-        // Subnormal, or the first numbers that aren't.
-        1 => small % 0x180,
-        // 448 * 2^k and its neighbours: mantissas around 1.75.
-        2 => (small % 254 + 1) << 7 | (95 + (small >> 8) % 4),
-        // Powers of two.
-        3 => (small % 255) << 7,
-        // Near each other, so that many round in the middle of two: five bits of mantissa.
-        4 => (120 + small % 8) << 7 | (small >> 8 & 0x7f & !3),
-        // The largest.
-        5 => 0x7f7f - small % 3,
-        // A NaN, an infinity, once in a while.
-        6 if small.is_multiple_of(29) => 0x7f80 + (small >> 8) % 0x80,
-        6 => 0x3f80 + small % 0x80,
-        // Anything finite.
-        7 => small % 0x7f80,
-        // One that isn't zero.
-        8 if small.is_multiple_of(32) => 0x4000 + (small >> 5) % 0x100,
-        8 => 0,
-        _ => 0x3e00 + small % 0x200,
-    };
-    sign | magnitude
-}
-
-/// A matrix whose blocks, both ways, are of every kind.
-fn every_kind() -> Quantization {
-    let (groups, rows, columns) = (2, 256, 384);
-    let bits = (0..groups * rows * columns).map(|at| {
-        let (row, column) = (at / columns, at % columns);
-        // By column block in half of the row bands, by row block in the others.
-        let kind = match row / 128 % 2 {
-            0 => (column / 32 + row) as u8,
-            _ => (row / 32 + column) as u8,
-        };
-        bits_of(kind, 1, at as u64)
-    });
-    Quantization {
-        groups,
-        rows,
-        columns,
-        gaps: 1,
-        along_columns: true,
-        along_rows: true,
-        bits: bits.collect(),
-    }
-}
-
-/// Every bf16 there is as the largest of a block, with what rounds to the nearest in the others.
-fn every_largest(first: u16) -> Quantization {
-    let (rows, columns) = (128, 4096);
-    let bits = (0..rows * columns).map(|at| {
-        let (block, inside) = (at / 32, at % 32);
-        let largest = first.wrapping_add(block as u16);
-        match inside {
-            0 => largest,
-            // Its neighbours down to a sixteenth of it, and zeros of both signs.
-            1..30 => {
-                let lower = (largest & 0x7fff).saturating_sub((inside * 19) as u16);
-                lower | (inside as u16 % 2) << 15
-            }
-            _ => (inside as u16) << 15,
-        }
-    });
-    Quantization {
-        groups: 1,
-        rows,
-        columns,
-        gaps: 0,
-        along_columns: true,
-        along_rows: false,
-        bits: bits.collect(),
-    }
-}
 
 /// A product: whose operands, and where they stand.
 #[derive(Clone, Debug)]
@@ -289,10 +91,6 @@ fn cases() -> Vec<Case> {
 }
 
 /// A shape with empty and ragged groups, several tiles, more stages than the ring has, and a NaN.
-#[allow(
-    dead_code,
-    reason = "only the emulator multiplies MXFP8 where these tests run"
-)]
 pub fn check_small() -> Outcome {
     check(&Case {
         gaps: 1,
@@ -347,6 +145,11 @@ impl Held {
             place(&self.scales, band, scale_group),
         )
     }
+}
+
+/// Where an architecture needs one; all bits set, which are NaN.
+fn workspace(device: &Device, call: &Mxfp8Call) -> Result<Buffer<u8>, Error> {
+    device.buffer_filled((call.workspace_bytes(device.arch()?) as usize).max(1), 0xff)
 }
 
 /// The byte of a scale in a packed matrix.
@@ -409,6 +212,8 @@ pub fn check(case: &Case) -> Outcome {
     let at = at.with_overflow(word.ptr());
     let to = Matrix::of(&on_d).with_row_stride(wide as u64);
     let call = Mxfp8Call::forward(at, n as u32, k as u32, on_a.matrix(), on_b.matrix(), to);
+    let room = workspace(device, &call)?;
+    let call = call.with_workspace(Matrix::of(&room));
     let gemm = GroupedGemm::new(device)?;
     // SAFETY: the buffers live until the synchronisation, and only this call uses them.
     unsafe { gemm.enqueue_mxfp8(&call, &stream)? };
@@ -495,6 +300,8 @@ fn end_to_end() -> Outcome {
         let d = device.buffer_filled::<bf16>((rows * n) as usize, 0xff)?;
         let (at, to) = (groups.at(sizes.ptr()), Matrix::of(&d));
         let call = Mxfp8Call::forward(at, n, k, matrix(&of_a), matrix(&of_b), to);
+        let room = workspace(device, &call)?;
+        let call = call.with_workspace(Matrix::of(&room));
         // SAFETY: the buffers live until the synchronisation, and only these calls use them.
         unsafe {
             quantizer.enqueue(&from_a, &stream)?;
@@ -523,48 +330,88 @@ fn end_to_end() -> Outcome {
     Ok(())
 }
 
-/// What an architecture is that doesn't multiply MXFP8 is asserted in the library's own tests; here, what runs
-/// everywhere.
-pub fn trials() -> Vec<Trial> {
-    let on_this = |case: Quantization| move || quantize(&Probes::load()?.device, &case);
-    let mut trials = vec![trial("mxfp8::quantize::every_kind", on_this(every_kind()))];
-    for part in 0..4u16 {
-        let case = every_largest(part << 14);
-        let name = format!("mxfp8::quantize::every_largest_{part}");
-        trials.push(trial(name, on_this(case)));
+/// Every e4m3 with every scale that bf16 has room for, times one: each is in D as it is, rounded to bf16.
+fn every_value() -> Outcome {
+    const SIDE: usize = 128;
+    let probes = Probes::load()?;
+    let (device, stream) = (&probes.device, probes.device.stream()?);
+    // Two rows have all values of a scale, but for NaN. The last scale is the largest that takes 448 to a bf16.
+    let rows = 2 * 247;
+    let value = |row: usize, k: usize| match (128 * (row % 2) + k) as u8 {
+        0x7f | 0xff => 0,
+        bits => bits,
+    };
+    let mut of_a = Mxfp8::quantize(&vec![bf16::ZERO; rows * SIDE], rows, SIDE)?;
+    let mut of_b = Mxfp8::quantize(&vec![bf16::ZERO; SIDE * SIDE], SIDE, SIDE)?;
+    for (row, k) in (0..rows).flat_map(|row| (0..SIDE).map(move |k| (row, k))) {
+        of_a.values[row * SIDE + k] = value(row, k);
+        of_a.scales[scale_byte(SIDE, row, k)] = (row / 2) as u8;
     }
-    trials
+    for (row, k) in (0..SIDE).flat_map(|row| (0..SIDE).map(move |k| (row, k))) {
+        // One, as a half times two.
+        of_b.values[row * SIDE + k] = if row == k { 0x30 } else { 0 };
+        of_b.scales[scale_byte(SIDE, row, k)] = 128;
+    }
+    let groups = Groups::new(&[rows as u32])?;
+    let capacity = groups.capacity() as usize;
+    let want = of_a.widened();
+    of_a.values.resize(capacity * SIDE, 0x7f);
+    let sizes = device.buffer_from(groups.sizes())?;
+    let on_a = Held::new(device, &[of_a], SIDE, 0)?;
+    let on_b = Held::new(device, &[of_b], SIDE, 0)?;
+    let d = device.buffer_filled::<bf16>(capacity * SIDE, 0xff)?;
+    let (at, to) = (groups.at(sizes.ptr()), Matrix::of(&d));
+    let call = Mxfp8Call::forward(at, 128, 128, on_a.matrix(), on_b.matrix(), to);
+    let room = workspace(device, &call)?;
+    let call = call.with_workspace(Matrix::of(&room));
+    // SAFETY: the buffers live until the synchronisation, and only this call uses them.
+    unsafe { GroupedGemm::new(device)?.enqueue_mxfp8(&call, &stream)? };
+    stream.synchronize()?;
+    // Zeros of either sign: the sums' other terms are zeros of both.
+    let bits = |value: f32| bf16::from_f32(value + 0.0).to_bits();
+    let got: Vec<u16> = d.to_vec()?[..rows * SIDE]
+        .iter()
+        .map(|value| {
+            if *value == bf16::ZERO {
+                0
+            } else {
+                value.to_bits()
+            }
+        })
+        .collect();
+    let want: Vec<u16> = want
+        .into_iter()
+        .map(|value| {
+            if bits(value) == 0x8000 {
+                0
+            } else {
+                bits(value)
+            }
+        })
+        .collect();
+    expect_equal("values", &got, &want)
 }
 
-/// Products, on emulated GPUs that have them.
-#[allow(
-    dead_code,
-    reason = "only the emulator multiplies MXFP8 where these tests run"
-)]
-pub fn products(wanted: impl Fn(usize) -> bool) -> Vec<Trial> {
+/// Products, of what ships for each architecture.
+pub fn products(builds: &[Build], wanted: impl Fn(usize) -> bool) -> Vec<Trial> {
     let mut trials = Vec::new();
-    for arch in Arch::ALL.into_iter().filter(|arch| arch.pairs()) {
-        let config = EmulatorConfig {
-            arch,
-            ..EmulatorConfig::default()
-        };
-        let name = arch.name();
-        for (index, case) in cases().into_iter().enumerate() {
-            if !wanted(case.work()) {
-                continue;
-            }
-            let config = config.clone();
-            trials.push(trial(format!("mxfp8::{name}::{index:02}"), move || {
-                mok_tests::emulated(config, || check(&case))
+    let shipped = |build: &&Build| build.engine == Engine::Shipped;
+    for Build { label, on, .. } in builds.iter().filter(shipped) {
+        let mut add = |name: &str, run: Box<dyn FnOnce() -> Outcome + Send>| {
+            let on = on.clone();
+            trials.push(trial(format!("mxfp8::{label}::{name}"), move || match on {
+                Some(config) => mok_tests::emulated(config, run),
+                None => run(),
             }));
+        };
+        for (index, case) in cases().into_iter().enumerate() {
+            if wanted(case.work()) {
+                add(&format!("{index:02}"), Box::new(move || check(&case)));
+            }
         }
-        let on = config.clone();
-        trials.push(trial(format!("mxfp8::{name}::end_to_end"), move || {
-            mok_tests::emulated(on, end_to_end)
-        }));
-        trials.push(trial(format!("mxfp8::{name}::small"), move || {
-            mok_tests::emulated(config, check_small)
-        }));
+        add("end_to_end", Box::new(end_to_end));
+        add("every_value", Box::new(every_value));
+        add("small", Box::new(check_small));
     }
     trials
 }

@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::gate_up::{enqueue, is_activation};
 use crate::gemm::{self, Engine};
-use crate::{Outcome, expect_equal, mxfp8, trial};
+use crate::{Outcome, expect_equal, mxfp8, quantize, trial};
 
 /// How gate and up lie, outermost first, before each row's elements.
 #[derive(Clone, Copy, Debug)]
@@ -259,7 +259,7 @@ fn wgrads(arch: Arch) -> impl Strategy<Value = (Engine, Sink, gemm::Case)> {
 }
 
 /// Quantizations along either dimension, or both.
-fn quantizations() -> impl Strategy<Value = mxfp8::Quantization> {
+fn quantizations() -> impl Strategy<Value = quantize::Quantization> {
     let shape = (1usize..4, 1usize..300, 1usize..5, 0usize..3);
     let results = proptest::sample::select(vec![(true, false), (false, true), (true, true)]);
     let kinds = proptest::collection::vec(any::<u8>(), 1..12);
@@ -277,9 +277,9 @@ fn quantizations() -> impl Strategy<Value = mxfp8::Quantization> {
                 // Some blocks are of one kind, along columns or along rows, and some are mixed.
                 let kind =
                     kinds[(row / 32 * 7 + column / 32 * 5 + row * column / 977) % kinds.len()];
-                mxfp8::bits_of(kind, seed, at as u64)
+                quantize::bits_of(kind, seed, at as u64)
             });
-            mxfp8::Quantization {
+            quantize::Quantization {
                 groups,
                 rows,
                 columns,
@@ -348,19 +348,15 @@ pub fn trials(all: bool) -> Vec<Trial> {
             }),
             trial(format!("random::{name}::quantize"), move || {
                 any_of(2 * count, arch, quantizations(), |case, config| {
-                    mxfp8::quantize(&mok::Device::emulated(config)?, case)
+                    quantize::quantize(&mok::Device::emulated(config)?, case)
+                })
+            }),
+            trial(format!("random::{name}::mxfp8"), move || {
+                any_of(count, arch, products(), |case, config| {
+                    emulated(config, || mxfp8::check(case))
                 })
             }),
         ]
     };
-    let of_pairs = |arch: Arch| {
-        trial(format!("random::{}::mxfp8", arch.name()), move || {
-            any_of(count, arch, products(), |case, config| {
-                emulated(config, || mxfp8::check(case))
-            })
-        })
-    };
-    let pairs = Arch::ALL.into_iter().filter(|arch| arch.pairs());
-    let all = Arch::ALL.into_iter().flat_map(of_arch);
-    all.chain(pairs.map(of_pairs)).collect()
+    Arch::ALL.into_iter().flat_map(of_arch).collect()
 }

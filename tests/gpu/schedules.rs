@@ -82,10 +82,8 @@ fn all_forms(config: &EmulatorConfig, seeds: u64) -> Outcome {
         }
         mok_tests::emulated(config.clone(), || gate_up::check_small(Engine::Shipped))
             .map_err(|error| format!("seed {seed}, gate-and-up: {error}"))?;
-        if config.arch.pairs() {
-            mok_tests::emulated(config, mxfp8::check_small)
-                .map_err(|error| format!("seed {seed}, MXFP8: {error}"))?;
-        }
+        mok_tests::emulated(config, mxfp8::check_small)
+            .map_err(|error| format!("seed {seed}, MXFP8: {error}"))?;
     }
     Ok(())
 }

@@ -40,14 +40,22 @@ pub enum GemmError {
         /// The size.
         value: u32,
     },
-    /// An architecture whose tensor cores have no block scaling.
+    /// An architecture whose tensor cores have no block scaling, and no memory to do without.
     #[error(
-        "grouped GEMM: {} has no tensor cores that multiply MXFP8 (sm_100a and sm_103a do): keep the bf16 \
-         that was quantized, and multiply it by GemmCall::forward", arch.name()
+        "grouped GEMM: {} multiplies MXFP8 in bf16, and needs {bytes} bytes for that: give them by \
+         Mxfp8Call::with_workspace", arch.name()
     )]
-    Mxfp8Arch {
+    Mxfp8Workspace {
         /// The device's.
         arch: Arch,
+        /// Bytes.
+        bytes: u128,
+    },
+    /// More rows than are brought back to bf16 in one launch.
+    #[error("grouped GEMM: {rows} rows of B are over 2^32 - 1, where MXFP8 is multiplied in bf16")]
+    Mxfp8Rows {
+        /// Rows of all groups.
+        rows: u64,
     },
     /// A size that the kernels' coordinates don't reach.
     #[error("grouped GEMM: {what} is {value}, over {MAX_EXTENT}")]

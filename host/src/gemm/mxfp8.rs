@@ -1,8 +1,12 @@
 //! The forward product of operands in MXFP8.
 
+use mok_kernel::arch::Arch;
 use mok_kernel::gemm::{GemmArgs, boxes};
-use mok_kernel::mxfp8::{SCALES_BOX, TILE, TILE_BYTES, band_bytes};
+use mok_kernel::mxfp8::{
+    DequantizeArgs, QUANTIZE_THREADS, SCALES_BOX, TILE, TILE_BYTES, band_bytes,
+};
 
+use super::quantize::quantized;
 use super::{GemmCall, GemmError, GroupRows, GroupedGemm, Matrix, Placed};
 use crate::error::Result;
 use crate::memory::DevicePtr;
@@ -52,7 +56,10 @@ impl Mxfp8Matrix {
 
 /// `D[r, n] = sum_k A[r, k] B[g, n, k]` of operands in MXFP8, D in bf16.
 ///
-/// Where the tensor cores multiply it: sm_100a and sm_103a. A scale that is NaN reaches the row of D, or the
+/// On sm_100a and sm_103a by tensor cores that scale blocks. Elsewhere the operands are brought back to bf16 in a
+/// [workspace](Mxfp8Call::with_workspace) and multiplied as bf16 are: the same operands, not the same sums. That is
+/// exact, but for blocks with a scale under 2^-124, whose values may be rounded to the least bf16, 2^-133, and for
+/// elements over the largest, which no [`QuantizeCall`](super::QuantizeCall) makes. A scale that is NaN reaches the row of D, or the
 /// column of the group's rows, that it is a scale of; values and scales of rows that are no group's reach nothing.
 ///
 /// ```no_run
@@ -96,6 +103,7 @@ pub struct Mxfp8Call {
     product: GemmCall,
     scales_a: Matrix,
     scales_b: Matrix,
+    workspace: Option<Matrix>,
 }
 
 impl Mxfp8Call {
@@ -112,7 +120,43 @@ impl Mxfp8Call {
             product: GemmCall::forward(rows, n, k, a.values, b.values, d),
             scales_a: a.scales,
             scales_b: b.scales,
+            workspace: None,
         }
+    }
+
+    /// With [`workspace_bytes`](Mxfp8Call::workspace_bytes) of device memory, 16-byte aligned.
+    pub fn with_workspace(mut self, workspace: Matrix) -> Self {
+        self.workspace = Some(workspace);
+        self
+    }
+
+    /// Bytes of device memory that the call needs besides its operands and D: room for both operands in bf16 where
+    /// tensor cores don't scale blocks, nothing where they do.
+    pub fn workspace_bytes(&self, arch: Arch) -> u128 {
+        let GemmCall { rows, n, k, .. } = self.product;
+        let wide = |value: u32| u128::from(value);
+        match mok_kernel::mxfp8::forward(arch) {
+            Some(_) => 0,
+            None => 2 * wide(k) * (wide(rows.capacity) + wide(rows.groups) * wide(n)),
+        }
+    }
+
+    /// The product of the operands in bf16 that stand in the workspace.
+    fn in_bf16(&self, arch: Arch) -> Result<GemmCall, GemmError> {
+        let bytes = self.workspace_bytes(arch);
+        let missing = GemmError::Mxfp8Workspace { arch, bytes };
+        let workspace = self.workspace.ok_or(missing)?;
+        let GemmCall { rows, n, k, d, .. } = self.product;
+        let all = u64::from(rows.groups) * u64::from(n);
+        if all > u32::MAX.into() {
+            return Err(GemmError::Mxfp8Rows { rows: all });
+        }
+        let room = u64::try_from(bytes).unwrap_or(u64::MAX);
+        workspace.place(1, room, 1).check("the workspace", 1)?;
+        let of_a = 2 * u64::from(k) * u64::from(rows.capacity);
+        let a = workspace.ptr.as_raw();
+        let [a, b] = [a, a + of_a].map(|at| Matrix::new(DevicePtr::from_raw(at)));
+        Ok(GemmCall::forward(rows, n, k, a, b, d))
     }
 
     /// Values and scales of A.
@@ -216,18 +260,28 @@ impl GroupedGemm {
     /// Checks a call and enqueues it. Launches nothing if there is nothing to do.
     ///
     /// # Errors
-    /// As [`Mxfp8Call::check`]; an architecture without tensor cores for it ([`GemmError::Mxfp8Arch`]).
+    /// As [`Mxfp8Call::check`]; no workspace where one is needed ([`GemmError::Mxfp8Workspace`]).
     ///
     /// # Safety
-    /// As [`GroupedGemm::enqueue`], for all matrices that the call names.
+    /// As [`GroupedGemm::enqueue`], for all matrices that the call names; the workspace overlaps none of them, and
+    /// nothing else touches it.
     pub unsafe fn enqueue_mxfp8(&self, call: &Mxfp8Call, stream: &Stream) -> Result<()> {
         call.check()?;
-        let arch = self.arch;
-        let kernel = self.mxfp8.as_ref().ok_or(GemmError::Mxfp8Arch { arch })?;
         let grid = call.grid(self.sms);
         if grid == 0 {
             return Ok(());
         }
+        let Some(kernel) = &self.mxfp8 else {
+            let product = call.in_bf16(self.arch)?;
+            // SAFETY: this function's contract; both operands stand in the workspace when they are multiplied.
+            return unsafe {
+                let ([values, scales], to) = (call.placed_a(), product.a.ptr);
+                self.dequantize(values, scales, to, stream)?;
+                let ([values, scales], to) = (call.placed_b(), product.b.ptr);
+                self.dequantize(values, scales, to, stream)?;
+                self.enqueue(&product, stream)
+            };
+        };
         let mut launch = self.launch(kernel, grid, &call.product.rows);
         for map in call.tensor_maps() {
             launch = launch.map(&self.device.tensor_map(&map)?);
@@ -236,6 +290,38 @@ impl GroupedGemm {
             // SAFETY: the arguments are the entry's, and their memory is by this function's contract.
             unsafe { launch.arg(&call.args(tickets)).enqueue(stream) }
         })
+    }
+
+    /// Brings an operand to bf16, packed.
+    ///
+    /// # Safety
+    /// Values and scales are live memory, and so is `to`, which nothing else touches until the stream has passed.
+    unsafe fn dequantize(
+        &self,
+        values: Placed,
+        scales: Placed,
+        to: DevicePtr,
+        stream: &Stream,
+    ) -> Result<()> {
+        if values.rows == 0 {
+            return Ok(());
+        }
+        let args = DequantizeArgs {
+            from: quantized(values, scales),
+            to: to.as_raw(),
+            // The call's check bounds each.
+            groups: values.groups as u32,
+            rows: values.rows as u32,
+            columns: values.cols as u32,
+            padding: 0,
+        };
+        /// A warp a row; as many blocks as are resident.
+        const OF_AN_SM: u64 = 4;
+        let blocks = (values.groups * values.rows).div_ceil((QUANTIZE_THREADS / 32).into());
+        let grid = blocks.min(u64::from(self.sms) * OF_AN_SM) as u32;
+        let launch = self.dequantize.launch().grid([grid, 1, 1]);
+        // SAFETY: this function's contract.
+        unsafe { launch.arg(&args).enqueue(stream) }
     }
 }
 

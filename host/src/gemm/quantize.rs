@@ -169,14 +169,7 @@ impl QuantizeCall {
         let from = self.placed_from();
         let result = |placed: Option<[Placed; 2]>| match placed {
             None => bytemuck::Zeroable::zeroed(),
-            Some([values, scales]) => QuantizedArgs {
-                values: values.matrix.ptr.as_raw(),
-                row_stride: values.row_stride,
-                group_stride: values.group_stride,
-                scales: scales.matrix.ptr.as_raw(),
-                scale_band_stride: scales.row_stride,
-                scale_group_stride: scales.group_stride,
-            },
+            Some([values, scales]) => quantized(values, scales),
         };
         let [columns, rows] = self.placed_results();
         QuantizeArgs {
@@ -190,6 +183,18 @@ impl QuantizeCall {
             columns: self.columns,
             padding: 0,
         }
+    }
+}
+
+/// Where a matrix stands, as the entries take it.
+pub(super) fn quantized(values: Placed, scales: Placed) -> QuantizedArgs {
+    QuantizedArgs {
+        values: values.matrix.ptr.as_raw(),
+        row_stride: values.row_stride,
+        group_stride: values.group_stride,
+        scales: scales.matrix.ptr.as_raw(),
+        scale_band_stride: scales.row_stride,
+        scale_group_stride: scales.group_stride,
     }
 }
 

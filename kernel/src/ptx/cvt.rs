@@ -31,6 +31,29 @@ pub fn pack_e4m3(low: f32, high: f32) -> u16 {
     packed
 }
 
+/// Two e4m3 as f16, which have room for them; the lower byte in the lower half.
+#[inline(always)]
+pub fn widen_e4m3(packed: u16) -> u32 {
+    let wide: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("cvt.rn.f16x2.e4m3x2 {0}, {1};", out(reg32) wide, in(reg16) packed,
+             options(pure, nomem, nostack));
+    }
+    wide
+}
+
+/// An f16 as f32.
+#[inline(always)]
+pub fn widen_f16(half: u16) -> f32 {
+    let wide: f32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("cvt.f32.f16 {0}, {1};", out(reg32) wide, in(reg16) half, options(pure, nomem, nostack));
+    }
+    wide
+}
+
 /// The two bf16 of a word as f32, lower half first.
 #[inline(always)]
 pub const fn unpack_bf16(packed: u32) -> (f32, f32) {

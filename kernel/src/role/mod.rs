@@ -5,6 +5,7 @@ pub mod activation;
 pub mod carry;
 pub mod clear;
 pub mod deal;
+pub mod dequantize;
 pub mod load;
 pub mod multiply;
 pub mod order;

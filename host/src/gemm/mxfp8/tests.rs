@@ -190,7 +190,7 @@ fn no_rows_and_no_groups_need_no_memory() {
     assert_eq!(none.grid(132), 0);
     none.product.rows.overflow = Some(DevicePtr::from_raw(0x200));
     none.check().unwrap();
-    assert_eq!(none.grid(132), 3 * 2, "an overflow is told all the same");
+    assert_eq!(none.grid(132), 1, "an overflow is told all the same");
     none.product.rows.groups = 0;
     (none.product.b, none.scales_b) = (nowhere, nowhere);
     none.check().unwrap();
@@ -198,18 +198,54 @@ fn no_rows_and_no_groups_need_no_memory() {
 }
 
 #[test]
-fn hopper_says_what_to_do() {
+fn without_block_scaling_there_must_be_a_workspace() {
     let device = Device::emulated(EmulatorConfig::default()).unwrap();
     let (gemm, stream) = (GroupedGemm::new(&device).unwrap(), device.stream().unwrap());
     // SAFETY: nothing is enqueued.
-    let error = unsafe { gemm.enqueue_mxfp8(&call(), &stream) }.unwrap_err();
-    assert!(matches!(
-        error,
-        Error::Gemm(GemmError::Mxfp8Arch { arch: Arch::Sm90a })
-    ));
+    let refused = |call| match unsafe { gemm.enqueue_mxfp8(&call, &stream) } {
+        Err(Error::Gemm(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    let (arch, bytes) = (Arch::Sm90a, 2 * 384 * (512 + 3 * 256));
+    assert_eq!(call().workspace_bytes(arch), bytes);
+    assert_eq!(call().workspace_bytes(Arch::Sm100a), 0);
+    let error = refused(call());
+    assert_eq!(error, GemmError::Mxfp8Workspace { arch, bytes });
     let text = error.to_string();
     assert!(
-        text.contains("sm_90a") && text.contains("GemmCall::forward"),
+        text.contains("sm_90a") && text.contains("with_workspace"),
         "{text}"
     );
+    let short = device.buffer_zeroed::<u8>(bytes as usize - 1).unwrap();
+    assert_eq!(
+        refused(call().with_workspace(Matrix::of(&short))),
+        GemmError::Bytes {
+            what: "the workspace",
+            needed: bytes,
+            bytes: bytes as u64 - 1
+        }
+    );
+    assert!(matches!(
+        refused(call().with_workspace(at(0x1_0008))),
+        GemmError::Align {
+            what: "the workspace",
+            ..
+        }
+    ));
+}
+
+#[test]
+fn operands_in_bf16_follow_each_other() {
+    let product = call()
+        .with_workspace(at(0x10_0000))
+        .in_bf16(Arch::Sm90a)
+        .unwrap();
+    product.check().unwrap();
+    let bases = product
+        .tensor_maps()
+        .into_iter()
+        .map(|map| map.base().as_raw());
+    let b = 0x10_0000 + 2 * 384 * 512;
+    let want = [0x10_0000, 0x10_0000, 0x10_0000, b, 0x300_0000];
+    assert_eq!(bases.collect::<Vec<_>>(), want);
 }
