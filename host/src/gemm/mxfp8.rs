@@ -86,6 +86,8 @@ impl Mxfp8Matrix {
 ///
 /// let (quantizer, gemm) = (Quantizer::new(&device)?, GroupedGemm::new(&device)?);
 /// let call = Mxfp8Call::forward(groups.at(sizes.ptr()), n, k, quantized_a, quantized_b, Matrix::of(&d));
+/// let workspace = device.buffer_uninit::<u8>(call.workspace_bytes(device.arch()?) as usize)?;
+/// let call = call.with_workspace(Matrix::of(&workspace));
 /// // SAFETY: the buffers live until the synchronisation, and only these calls use them.
 /// unsafe {
 ///     let from = QuantizeCall::new(1, rows, k, Matrix::of(&a)).along_columns(quantized_a);
