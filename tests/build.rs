@@ -1,4 +1,4 @@
-//! Builds the probes for Hopper and embeds them, so that the test executables carry all they need.
+//! Builds the probes for Hopper and those of tensor memory for Blackwell, and embeds them, so that the test executables carry all they need.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -22,14 +22,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let package = Package {
         name: "mok-probes",
         features: &["entries"],
-        entries: |_| mok_probes::spec::ALL,
+        entries: mok_probes::spec::of,
         stem: "mok_probes",
     };
-    let built = compile::package(&workspace, &tools, &package, &[Arch::Sm90a], &mut Silent)?;
-    let probes = built.first().ok_or("the probes were not built")?;
+    let archs = [Arch::Sm90a, Arch::Sm100a];
+    let built = compile::package(&workspace, &tools, &package, &archs, &mut Silent)?;
+    let [probes, of_tensor_memory] = &built[..] else {
+        return Err("the probes were not built".into());
+    };
     let out = PathBuf::from(env::var("OUT_DIR")?);
     embed(&out.join("probes.ptx"), Some(&probes.ptx))?;
     embed(&out.join("probes.cubin"), probes.cubin.as_deref())?;
+    embed(&out.join("tcgen05.ptx"), Some(&of_tensor_memory.ptx))?;
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use mok_kernel::arch::Arch;
 
-use crate::gemm::GemmError;
+use crate::gemm::{GemmError, QuantizeError};
 use crate::groups::GroupsError;
 use crate::launch::LaunchError;
 use crate::layer::LayerError;
@@ -185,6 +185,9 @@ pub enum Error {
     /// A grouped GEMM breaks a limit.
     #[error(transparent)]
     Gemm(#[from] GemmError),
+    /// A quantization breaks a limit.
+    #[error(transparent)]
+    Quantize(#[from] QuantizeError),
     /// A layer cannot be, or a call of it failed.
     #[error(transparent)]
     Layer(#[from] LayerError),

@@ -9,7 +9,8 @@
 //! | [`GemmCall::dgrad`] | `D[r, n] = sum_k A[r, k] B[g, k, n]` | `[capacity, K]` | `[G, K, N]` |
 //! | [`GemmCall::wgrad`] | `D[g, m, n] = sum_r A[r, m] B[r, n]` | `[capacity, M]` | `[capacity, N]` |
 //!
-//! A [`GateUpCall`] is two forward products of the same rows with SwiGLU behind them.
+//! A [`GateUpCall`] is two forward products of the same rows with SwiGLU behind them, an [`Mxfp8Call`] a forward
+//! product in MXFP8, to which a [`QuantizeCall`] brings bf16.
 
 use std::sync::Arc;
 
@@ -28,10 +29,14 @@ use crate::tensor_map::{DataType, Swizzle, TensorMapSpec};
 
 mod check;
 mod gate_up;
+mod mxfp8;
+mod quantize;
 mod tickets;
 
 pub use check::GemmError;
 pub use gate_up::GateUpCall;
+pub use mxfp8::{Mxfp8Call, Mxfp8Matrix};
+pub use quantize::{QuantizeCall, QuantizeError, Quantizer};
 pub use tickets::Tickets;
 
 /// Where a matrix stands, or one matrix for each group.
@@ -285,19 +290,19 @@ impl GemmCall {
             Form::Wgrad => self.d.ptr,
             Form::Forward | Form::Dgrad => self.b.ptr,
         };
-        let rows = || boxes::ROWS.map(|rows| a.rows_map(&boxes::rows_a(rows), stand_in));
+        let rows = || a.boxes_of_rows(DataType::Bf16, stand_in);
         let b_and_d = |tile: &[u32; 3]| {
             [
                 b.groups_map(tile, DataType::Bf16),
-                d.rows_map(&boxes::ROWS_D, stand_in),
+                d.rows_map(&boxes::ROWS_D, DataType::Bf16, stand_in),
             ]
         };
         match self.form {
             Form::Forward => [&rows()[..], &b_and_d(&boxes::FORWARD_B)].concat(),
             Form::Dgrad => [&rows()[..], &b_and_d(&boxes::DGRAD_B)].concat(),
             Form::Wgrad => vec![
-                a.rows_map(&boxes::WGRAD, stand_in),
-                b.rows_map(&boxes::WGRAD, stand_in),
+                a.rows_map(&boxes::WGRAD, DataType::Bf16, stand_in),
+                b.rows_map(&boxes::WGRAD, DataType::Bf16, stand_in),
                 match self.sink {
                     Sink::Bf16 | Sink::AddBf16 => d.groups_map(&boxes::WGRAD_D, DataType::Bf16),
                     Sink::F32 | Sink::AddF32 => d.groups_map(&boxes::WGRAD_D_F32, DataType::F32),
@@ -343,14 +348,19 @@ impl Placed {
             .with_swizzle(Swizzle::B128)
     }
 
-    /// `(cols, rows)` in bf16, or one row at `stand_in` where there are none.
-    fn rows_map(&self, tile: &[u32; 2], stand_in: DevicePtr) -> TensorMapSpec {
+    /// The rows that a tile loads, in each of their boxes.
+    fn boxes_of_rows(&self, data_type: DataType, stand_in: DevicePtr) -> [TensorMapSpec; 3] {
+        boxes::ROWS.map(|rows| self.rows_map(&boxes::rows_a(rows), data_type, stand_in))
+    }
+
+    /// `(cols, rows)`, or one row at `stand_in` where there are none.
+    fn rows_map(&self, tile: &[u32; 2], data_type: DataType, stand_in: DevicePtr) -> TensorMapSpec {
         let (base, rows) = match self.rows {
             0 => (stand_in, 1),
             rows => (self.matrix.ptr, rows),
         };
         let dims = [self.cols, rows];
-        self.map(DataType::Bf16, &dims, &[self.row_stride], tile, base)
+        self.map(data_type, &dims, &[self.row_stride], tile, base)
     }
 
     /// `(cols, rows, groups)`.
@@ -443,6 +453,10 @@ pub struct GroupedGemm {
     device: Device,
     kernels: [Kernel; 3],
     gate_up: Kernel,
+    /// Where the architecture multiplies it.
+    mxfp8: Option<Kernel>,
+    /// Where it doesn't.
+    dequantize: Kernel,
     /// What the kernels are for.
     arch: Arch,
     sms: u32,
@@ -457,6 +471,8 @@ impl GroupedGemm {
             device: device.clone(),
             kernels: Form::ALL.map(|form| kernels.gemm(form).clone()),
             gate_up: kernels.gate_up().clone(),
+            mxfp8: kernels.mxfp8().cloned(),
+            dequantize: kernels.dequantize().clone(),
             arch: device.arch()?,
             sms: device.sm_count(),
             tickets: Arc::new(Tickets::new(device)?),
@@ -478,6 +494,11 @@ impl GroupedGemm {
             device: device.clone(),
             kernels,
             gate_up: module.kernel(mok_kernel::gate_up::spec(arch))?,
+            mxfp8: match mok_kernel::mxfp8::forward(arch) {
+                Some(spec) => Some(module.kernel(spec)?),
+                None => None,
+            },
+            dequantize: module.kernel(&mok_kernel::mxfp8::DEQUANTIZE)?,
             arch,
             sms: device.sm_count(),
             tickets: Arc::new(Tickets::new(device)?),

@@ -3,6 +3,7 @@
 use mok_kernel::arch::Arch;
 use mok_kernel::gate_up;
 use mok_kernel::gemm::Form;
+use mok_kernel::mxfp8;
 use mok_kernel::unfused;
 
 use crate::device::Device;
@@ -43,6 +44,9 @@ pub struct Kernels {
     module: Module,
     gemm: [Kernel; 3],
     gate_up: Kernel,
+    mxfp8: Option<Kernel>,
+    quantize: Kernel,
+    dequantize: Kernel,
     layer: LayerKernels,
 }
 
@@ -90,6 +94,12 @@ impl Kernels {
         Ok(Kernels {
             gemm: [forward?, dgrad?, wgrad?],
             gate_up: module.shipped_kernel(gate_up::spec(arch))?,
+            mxfp8: match mxfp8::forward(arch) {
+                Some(spec) => Some(module.shipped_kernel(spec)?),
+                None => None,
+            },
+            quantize: module.shipped_kernel(&mxfp8::QUANTIZE)?,
+            dequantize: module.shipped_kernel(&mxfp8::DEQUANTIZE)?,
             layer: LayerKernels::of(&module)?,
             module,
         })
@@ -112,6 +122,21 @@ impl Kernels {
     /// Gate-and-up.
     pub fn gate_up(&self) -> &Kernel {
         &self.gate_up
+    }
+
+    /// The forward product in MXFP8, where the architecture has one.
+    pub fn mxfp8(&self) -> Option<&Kernel> {
+        self.mxfp8.as_ref()
+    }
+
+    /// bf16 to MXFP8.
+    pub fn quantize(&self) -> &Kernel {
+        &self.quantize
+    }
+
+    /// MXFP8 to bf16.
+    pub fn dequantize(&self) -> &Kernel {
+        &self.dequantize
     }
 
     /// A form of the grouped GEMM.

@@ -36,10 +36,12 @@ use crate::groups::Groups;
 
 mod compare;
 mod layer;
+mod mxfp8;
 mod product;
 
-pub use compare::{Comparison, EXACT, Limits, ROUNDED};
+pub use compare::{Comparison, EXACT, EXACT_MXFP8, Limits, ROUNDED};
 pub use layer::{Expert, Layer, Tokens};
+pub use mxfp8::Mxfp8;
 
 /// What the oracle can't compute or compare.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,10 +71,36 @@ pub enum OracleError {
     },
 }
 
+/// Elements of an input.
+#[derive(Clone, Copy, Debug)]
+enum Values<'a> {
+    Bf16(&'a [bf16]),
+    F32(&'a [f32]),
+}
+
+impl Values<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Values::Bf16(values) => values.len(),
+            Values::F32(values) => values.len(),
+        }
+    }
+
+    #[inline(always)]
+    fn get(&self, at: usize) -> f64 {
+        match self {
+            Values::Bf16(values) => {
+                f64::from(f32::from_bits(u32::from(values[at].to_bits()) << 16))
+            }
+            Values::F32(values) => f64::from(values[at]),
+        }
+    }
+}
+
 /// An input on the host; strides that aren't set are packed.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
-    values: &'a [bf16],
+    values: Values<'a>,
     row_stride: Option<usize>,
     group_stride: Option<usize>,
 }
@@ -80,6 +108,15 @@ pub struct Operand<'a> {
 impl<'a> Operand<'a> {
     /// A packed matrix, or one for each group.
     pub fn new(values: &'a [bf16]) -> Operand<'a> {
+        Operand::of(Values::Bf16(values))
+    }
+
+    /// The same of f32, which have room for what is [widened](Mxfp8::widened).
+    pub fn wide(values: &'a [f32]) -> Operand<'a> {
+        Operand::of(Values::F32(values))
+    }
+
+    fn of(values: Values<'a>) -> Operand<'a> {
         Operand {
             values,
             row_stride: None,
@@ -135,7 +172,7 @@ impl<'a> Operand<'a> {
 
 #[derive(Clone, Copy, Debug)]
 struct Placed<'a> {
-    values: &'a [bf16],
+    values: Values<'a>,
     row_stride: usize,
     group_stride: usize,
 }
@@ -287,6 +324,15 @@ pub struct Sums {
 }
 
 impl Sums {
+    /// The sum of a column, of the row that was asked for at `index`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn value(&self, index: usize, column: usize) -> f64 {
+        assert!(column < self.cols, "column {column} of {}", self.cols);
+        self.values[index * self.cols + column]
+    }
+
     /// Reference (a): no rounding. `old` is what D held before, packed like D and widened to f32,
     /// for a sink that adds.
     pub fn exact(&self, old: Option<&[f32]>) -> Result<Reference, OracleError> {

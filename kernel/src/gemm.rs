@@ -32,6 +32,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::arch::Arch;
 use crate::launch::{LaunchSpec, MAX_SHARED, Param};
 
+pub mod model;
 pub mod pair;
 
 /// Every group starts at a multiple of this many rows.

@@ -1,7 +1,8 @@
 //! Device code of mok-rs, and the half of it that hosts share.
 //!
 //! Built for `nvptx64-nvidia-cuda` this crate is the kernels; built for a host it
-//! is what both sides must agree on: [`gemm`], [`gate_up`], [`unfused`], [`symmetric`], [`launch`] and others.
+//! is what both sides must agree on: [`gemm`], [`gate_up`], [`mxfp8`], [`unfused`], [`symmetric`], [`launch`] and
+//! others.
 //!
 //! Reading order: [`gemm`] and [`unfused`] (what is computed), `entry` (each kernel's plan),
 //! `role` (one warp's life a file), then `mma`, `sync` and `ptx` below them.
@@ -19,6 +20,7 @@ pub mod gate_up;
 pub mod gemm;
 pub mod launch;
 pub mod layout;
+pub mod mxfp8;
 pub mod route;
 pub mod schedule;
 pub mod symmetric;
@@ -40,41 +42,54 @@ pub fn entries(arch: arch::Arch) -> &'static [&'static launch::LaunchSpec] {
     if arch.pairs() { &OF_PAIRS } else { &OF_BLOCKS }
 }
 
-static OF_BLOCKS: [&launch::LaunchSpec; 15] = with_products([
+static OF_BLOCKS: [&launch::LaunchSpec; 17] = with_products([
     &gemm::FORWARD,
     &gemm::DGRAD,
     &gemm::WGRAD,
     &gate_up::GATE_UP,
 ]);
 
-static OF_PAIRS: [&launch::LaunchSpec; 15] = with_products([
+static OF_PAIRS: [&launch::LaunchSpec; 18] = with_products([
     &gemm::pair::FORWARD,
     &gemm::pair::DGRAD,
     &gemm::pair::WGRAD,
     &gate_up::GATE_UP_PAIR,
+    &mxfp8::FORWARD,
 ]);
 
-const fn with_products(
-    [forward, dgrad, wgrad, gate_up]: [&'static launch::LaunchSpec; 4],
-) -> [&'static launch::LaunchSpec; 15] {
-    [
-        forward,
-        dgrad,
-        wgrad,
-        gate_up,
-        &unfused::PUBLISH,
-        &unfused::SIGNAL,
-        &unfused::ABORT,
-        &unfused::COUNT,
-        &unfused::PLACE,
-        &unfused::SCATTER,
-        &unfused::DISPATCH,
-        &unfused::COMBINE,
-        &unfused::PERMUTE,
-        &unfused::SWIGLU,
-        &unfused::WEIGH,
-    ]
+/// An architecture's products, then what all have.
+const fn with_products<const PRODUCTS: usize, const ALL: usize>(
+    products: [&'static launch::LaunchSpec; PRODUCTS],
+) -> [&'static launch::LaunchSpec; ALL] {
+    assert!(PRODUCTS + OTHERS.len() == ALL);
+    let mut all = [OTHERS[0]; ALL];
+    let mut at = 0;
+    while at < ALL {
+        all[at] = if at < PRODUCTS {
+            products[at]
+        } else {
+            OTHERS[at - PRODUCTS]
+        };
+        at += 1;
+    }
+    all
 }
+
+const OTHERS: [&launch::LaunchSpec; 13] = [
+    &mxfp8::QUANTIZE,
+    &mxfp8::DEQUANTIZE,
+    &unfused::PUBLISH,
+    &unfused::SIGNAL,
+    &unfused::ABORT,
+    &unfused::COUNT,
+    &unfused::PLACE,
+    &unfused::SCATTER,
+    &unfused::DISPATCH,
+    &unfused::COMBINE,
+    &unfused::PERMUTE,
+    &unfused::SWIGLU,
+    &unfused::WEIGH,
+];
 
 #[cfg(target_arch = "nvptx64")]
 #[panic_handler]

@@ -4,7 +4,7 @@ mod mutations;
 mod seeds;
 
 use half::bf16;
-use mok::gemm::{Form, GateUpCall, GemmCall, GroupedGemm, Matrix, Sink};
+use mok::gemm::{Form, GateUpCall, GemmCall, GroupedGemm, Matrix, Mxfp8Call, Mxfp8Matrix, Sink};
 use mok::{Arch, Completion, Device, EmulatorConfig, Error, Groups, Module};
 use mok_kernel::gate_up::GATE_UP;
 
@@ -16,6 +16,8 @@ const COMPLETIONS: [Completion; 3] = [Completion::Random, Completion::Early, Com
 enum Entry {
     Plain(Form),
     GateUp,
+    /// Where pairs of blocks multiply.
+    Mxfp8,
 }
 
 impl Entry {
@@ -25,6 +27,7 @@ impl Entry {
             // On all architectures.
             Entry::Plain(form) => form.spec(Arch::Sm90a).entry,
             Entry::GateUp => GATE_UP.entry,
+            Entry::Mxfp8 => mok_kernel::mxfp8::FORWARD.entry,
         }
     }
 }
@@ -39,7 +42,7 @@ struct Case {
 
 /// 10 stages are two chunks, and more than the ring has; 4 are what it has on Hopper, so that the end
 /// comes to the stage where the last tile began.
-const CASES: [Case; 10] = [
+const CASES: [Case; 12] = [
     case(Form::Forward, Sink::Bf16, 640),
     case(Form::Forward, Sink::Bf16, 256),
     case(Form::Dgrad, Sink::Bf16, 640),
@@ -54,7 +57,20 @@ const CASES: [Case; 10] = [
         depth: 64,
         ..GATE_AND_UP
     },
+    MXFP8,
+    // As few.
+    Case {
+        depth: 128,
+        ..MXFP8
+    },
 ];
+
+/// Six stages, of the five that the ring has.
+const MXFP8: Case = Case {
+    entry: Entry::Mxfp8,
+    sink: Sink::Bf16,
+    depth: 768,
+};
 
 const GATE_AND_UP: Case = Case {
     entry: Entry::GateUp,
@@ -68,6 +84,12 @@ const fn case(form: Form, sink: Sink, depth: usize) -> Case {
         sink,
         depth,
     }
+}
+
+/// Those that an architecture has.
+fn cases(arch: Arch) -> impl Iterator<Item = Case> {
+    let has = move |case: &Case| arch.pairs() || case.entry != Entry::Mxfp8;
+    CASES.into_iter().filter(has)
 }
 
 /// The PTX that the library ships for an architecture.
@@ -94,8 +116,11 @@ fn integers(count: usize, seed: u32) -> Vec<bf16> {
 fn sizes(entry: Entry) -> Vec<u32> {
     let mut sizes = vec![0; 34];
     sizes[..5].copy_from_slice(&[520, 0, 40, 129, 64]);
-    if entry == Entry::GateUp {
-        sizes[0] = 9;
+    match entry {
+        Entry::Plain(_) => {}
+        Entry::GateUp => sizes[0] = 9,
+        // Two tiles, of which the second starts in the middle of a tile of scales.
+        Entry::Mxfp8 => (sizes[0], sizes[3]) = (257, 17),
     }
     sizes[33] = 1;
     sizes
@@ -111,12 +136,14 @@ fn product(ptx: &str, case: Case, config: EmulatorConfig) -> Result<Vec<u8>, Err
     // that it deals more than it has places for.
     let (fixed, sms) = match (config.arch.pairs(), depth) {
         (false, _) => (72, 2),
-        (true, 640) => (200, 4),
+        (true, 640 | 768) => (200, 4),
         (true, _) => (200, 2),
     };
     let (n, k) = match entry {
         Entry::Plain(Form::Forward) | Entry::GateUp => (fixed, depth),
         Entry::Plain(Form::Dgrad) => (depth, fixed),
+        // All of the scales' tiles.
+        Entry::Mxfp8 => (256, depth),
         // In two tiles, of 192 and 120.
         Entry::Plain(Form::Wgrad) if !config.arch.pairs() => (fixed, 312),
         // In twice two, of 256 and 200; in the second two a consumer has no rows of D, for 8 panels.
@@ -133,7 +160,7 @@ fn product(ptx: &str, case: Case, config: EmulatorConfig) -> Result<Vec<u8>, Err
     let w = device.buffer_from(&integers(groups.len() * n * k, 3))?;
     let up = device.buffer_from(&integers(groups.len() * n * k, 4))?;
     let elements = match entry {
-        Entry::Plain(Form::Forward) | Entry::GateUp => rows * n,
+        Entry::Plain(Form::Forward) | Entry::GateUp | Entry::Mxfp8 => rows * n,
         Entry::Plain(Form::Dgrad) => rows * k,
         Entry::Plain(Form::Wgrad) => groups.len() * n * k,
     };
@@ -144,6 +171,32 @@ fn product(ptx: &str, case: Case, config: EmulatorConfig) -> Result<Vec<u8>, Err
     let at = groups.at(sizes.ptr());
     let [x, dy, w, up, to, to_gate, to_up] =
         [&x, &dy, &w, &up, &d, &kept_gate, &kept_up].map(Matrix::of);
+    // The same bits once more, as e4m3 that are no NaNs, and scales about 1.
+    let bytes = |count: usize, seed| -> Vec<u8> {
+        let small = integers(count, seed).into_iter();
+        small
+            .map(|value| value.to_f32() as i8 as u8 & 0x87 | 0x30)
+            .collect()
+    };
+    let near_one = |rows: usize, seed| -> Vec<u8> {
+        let count = Mxfp8Matrix::scale_bytes(rows as u64, k as u64) as usize;
+        let small = integers(count, seed).into_iter();
+        small
+            .map(|value| (127 + value.to_f32() as i32) as u8)
+            .collect()
+    };
+    let mxfp8 = match entry {
+        Entry::Mxfp8 => [
+            bytes(rows * k, 5),
+            near_one(rows, 6),
+            bytes(groups.len() * n * k, 7),
+            near_one(groups.len() * n, 8),
+        ],
+        _ => [(); 4].map(|()| Vec::new()),
+    };
+    let mxfp8 = mxfp8.map(|bytes| device.buffer_from(&bytes));
+    let [values_a, scales_a, values_b, scales_b] = mxfp8;
+    let (values_a, scales_a, values_b, scales_b) = (values_a?, scales_a?, values_b?, scales_b?);
     let (n, k) = (n as u32, k as u32);
     let stream = device.stream()?;
     // SAFETY: the buffers live until the synchronisation, and only this call uses them.
@@ -160,6 +213,11 @@ fn product(ptx: &str, case: Case, config: EmulatorConfig) -> Result<Vec<u8>, Err
             Entry::GateUp => {
                 let call = GateUpCall::new(at, n, k, x, [w, up], to).keeping(to_gate, to_up);
                 gemm.enqueue_gate_up(&call, &stream)?;
+            }
+            Entry::Mxfp8 => {
+                let a = Mxfp8Matrix::new(Matrix::of(&values_a), Matrix::of(&scales_a));
+                let b = Mxfp8Matrix::new(Matrix::of(&values_b), Matrix::of(&scales_b));
+                gemm.enqueue_mxfp8(&Mxfp8Call::forward(at, n, k, a, b, to), &stream)?;
             }
         }
     }

@@ -4,7 +4,7 @@ use mok::gemm::Form;
 use mok::{Arch, Completion, EmulatorConfig};
 use rayon::prelude::*;
 
-use super::{CASES, COMPLETIONS, Case, Entry, product, shipped};
+use super::{COMPLETIONS, Case, Entry, cases, product, shipped};
 
 /// Widths of the product, each with an arm of its own.
 fn arms(entry: Entry) -> usize {
@@ -365,7 +365,7 @@ struct Outcome {
 
 fn caught(arch: Arch, entry: Entry) {
     let lines: Vec<&str> = shipped(arch).lines().collect();
-    let cases = CASES.into_iter().filter(|case| case.entry == entry);
+    let cases = cases(arch).filter(|case| case.entry == entry);
     let right = cases.map(|case| {
         let config = EmulatorConfig {
             arch,
@@ -460,6 +460,12 @@ fn all_that_wgrad_synchronises_is_needed() {
 #[test]
 fn all_that_gate_up_synchronises_is_needed() {
     caught(Arch::Sm90a, Entry::GateUp);
+}
+
+/// Here something comes beside the operands.
+#[test]
+fn all_that_pairs_synchronise_in_mxfp8_is_needed() {
+    caught(Arch::Sm100a, Entry::Mxfp8);
 }
 
 /// With `cargo xtask test --all` in all kernels. wgrad's has every role and barrier of the others, whose way

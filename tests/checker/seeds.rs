@@ -1,6 +1,6 @@
 use mok::{Arch, EmulatorConfig};
 
-use super::{CASES, COMPLETIONS, product, shipped};
+use super::{CASES, COMPLETIONS, cases, product, shipped};
 
 /// Seeds in each mode; all of them with `cargo xtask test --all`.
 fn seeds() -> u64 {
@@ -11,7 +11,7 @@ fn seeds() -> u64 {
 }
 
 fn clean(arch: Arch) {
-    for case in CASES {
+    for case in cases(arch) {
         let mut results = Vec::new();
         for completion in COMPLETIONS {
             for seed in 0..seeds() {

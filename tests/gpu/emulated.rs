@@ -7,9 +7,12 @@ mod facts;
 mod gate_up;
 mod gemm;
 mod instructions;
+mod mxfp8;
 mod outcome;
+mod quantize;
 mod random;
 mod schedules;
+mod tcgen05;
 mod wgmma;
 
 use libtest_mimic::Arguments;
@@ -36,6 +39,7 @@ fn main() {
     trials.extend(facts::trials());
     trials.extend(instructions::trials());
     trials.extend(wgmma::trials());
+    trials.extend(tcgen05::trials());
     let mut builds = gemm::hoppers();
     for arch in [Arch::Sm100a, Arch::Sm103a] {
         let config = EmulatorConfig {
@@ -50,6 +54,8 @@ fn main() {
     }
     trials.extend(gemm::trials(&builds, |work| all || work < 20_000_000));
     trials.extend(gate_up::trials(&builds));
+    trials.extend(quantize::trials());
+    trials.extend(mxfp8::products(&builds, |work| all || work < 60_000_000));
     trials.extend(random::trials(all));
     trials.extend(schedules::trials(if all { 64 } else { 4 }));
     for (name, fault) in copies::FAULTS {

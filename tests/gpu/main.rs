@@ -10,7 +10,9 @@ mod instructions;
 mod large;
 mod layer;
 mod library;
+mod mxfp8;
 mod outcome;
+mod quantize;
 mod shapes;
 mod wgmma;
 
@@ -30,6 +32,8 @@ fn main() {
     trials.extend(gemm::trials(&gemm::hoppers(), |_| true));
     trials.extend(gate_up::trials(&gemm::hoppers()));
     trials.extend(library::trials());
+    trials.extend(quantize::trials());
+    trials.extend(mxfp8::products(&gemm::hoppers(), |_| true));
     trials.extend(layer::trials());
     if std::env::var_os("MOK_TEST_ALL").is_some() {
         // Minutes, tens of gigabytes, and NCCL.

@@ -1,4 +1,5 @@
-//! Any gate-and-up, and any weight gradient, on an emulated GPU that is out for trouble.
+//! Any gate-and-up, any weight gradient, any quantization and any product in MXFP8, on an emulated GPU that is
+//! out for trouble.
 
 use half::bf16;
 use libtest_mimic::Trial;
@@ -10,7 +11,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::gate_up::{enqueue, is_activation};
 use crate::gemm::{self, Engine};
-use crate::{Outcome, expect_equal, trial};
+use crate::{Outcome, expect_equal, mxfp8, quantize, trial};
 
 /// How gate and up lie, outermost first, before each row's elements.
 #[derive(Clone, Copy, Debug)]
@@ -257,6 +258,54 @@ fn wgrads(arch: Arch) -> impl Strategy<Value = (Engine, Sink, gemm::Case)> {
     })
 }
 
+/// Quantizations along either dimension, or both.
+fn quantizations() -> impl Strategy<Value = quantize::Quantization> {
+    let shape = (1usize..4, 1usize..300, 1usize..5, 0usize..3);
+    let results = proptest::sample::select(vec![(true, false), (false, true), (true, true)]);
+    let kinds = proptest::collection::vec(any::<u8>(), 1..12);
+    (shape, results, kinds, any::<u64>()).prop_map(
+        |(shape, (along_columns, along_rows), kinds, seed)| {
+            let (groups, rows, columns, gaps) = shape;
+            let rows = if along_rows {
+                rows.next_multiple_of(128)
+            } else {
+                rows
+            };
+            let columns = 128 * columns;
+            let bits = (0..groups * rows * columns).map(|at| {
+                let (row, column) = (at / columns, at % columns);
+                // Some blocks are of one kind, along columns or along rows, and some are mixed.
+                let kind =
+                    kinds[(row / 32 * 7 + column / 32 * 5 + row * column / 977) % kinds.len()];
+                quantize::bits_of(kind, seed, at as u64)
+            });
+            quantize::Quantization {
+                groups,
+                rows,
+                columns,
+                gaps,
+                along_columns,
+                along_rows,
+                bits: bits.collect(),
+            }
+        },
+    )
+}
+
+/// Products in MXFP8: any sizes, any room, NaNs anywhere.
+fn products() -> impl Strategy<Value = mxfp8::Case> {
+    let depths = prop_oneof![4 => 1usize..4, 1 => 5usize..9];
+    let odd = proptest::collection::vec((any::<bool>(), any::<u64>(), any::<u64>()), 0..4);
+    (sizes(), 1usize..4, depths, 0usize..3, -2i64..3, odd).prop_map(
+        |(sizes, n, k, gaps, spare, odd)| mxfp8::Case {
+            gaps,
+            spare,
+            odd,
+            ..mxfp8::Case::new(&sizes, 128 * n, 128 * k)
+        },
+    )
+}
+
 fn any_of<T: std::fmt::Debug>(
     count: u32,
     arch: Arch,
@@ -295,6 +344,16 @@ pub fn trials(all: bool) -> Vec<Trial> {
             trial(format!("random::{name}::wgrad"), move || {
                 any_of(count, arch, wgrads(arch), |(engine, sink, case), config| {
                     emulated(config, || gemm::check(*engine, Form::Wgrad, *sink, case))
+                })
+            }),
+            trial(format!("random::{name}::quantize"), move || {
+                any_of(2 * count, arch, quantizations(), |case, config| {
+                    quantize::quantize(&mok::Device::emulated(config)?, case)
+                })
+            }),
+            trial(format!("random::{name}::mxfp8"), move || {
+                any_of(count, arch, products(), |case, config| {
+                    emulated(config, || mxfp8::check(case))
                 })
             }),
         ]

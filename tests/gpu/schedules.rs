@@ -5,7 +5,7 @@ use mok::gemm::{Form, Sink};
 use mok::{Arch, Completion, EmulatorConfig};
 
 use crate::gemm::{Engine, check_small};
-use crate::{Outcome, gate_up, trial};
+use crate::{Outcome, gate_up, mxfp8, trial};
 
 /// Adversaries, by name.
 fn modes(arch: Arch) -> Vec<(&'static str, EmulatorConfig)> {
@@ -80,8 +80,10 @@ fn all_forms(config: &EmulatorConfig, seeds: u64) -> Outcome {
                     .map_err(|error| format!("seed {seed}, {}: {error}", form.name()))?;
             }
         }
-        mok_tests::emulated(config, || gate_up::check_small(Engine::Shipped))
+        mok_tests::emulated(config.clone(), || gate_up::check_small(Engine::Shipped))
             .map_err(|error| format!("seed {seed}, gate-and-up: {error}"))?;
+        mok_tests::emulated(config, mxfp8::check_small)
+            .map_err(|error| format!("seed {seed}, MXFP8: {error}"))?;
     }
     Ok(())
 }

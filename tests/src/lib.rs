@@ -13,6 +13,9 @@ use mok_kernel::launch::LaunchSpec;
 static PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/probes.ptx"));
 static CUBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probes.cubin"));
 
+/// The probes of tensor memory, for sm_100a.
+pub static TCGEN05: &str = include_str!(concat!(env!("OUT_DIR"), "/tcgen05.ptx"));
+
 /// Where the tests of this process run.
 #[derive(Clone, Debug, Default)]
 pub enum Place {

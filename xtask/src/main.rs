@@ -13,6 +13,7 @@ mod lint;
 mod pack;
 mod pipes;
 mod place;
+mod predict;
 mod runner;
 mod test;
 mod validate;

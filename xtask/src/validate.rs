@@ -14,6 +14,7 @@ use serde_json::json;
 use crate::bars::Bars;
 use crate::kernels;
 use crate::place::Place;
+use crate::predict;
 
 /// `xtask validate`.
 pub fn run(given: &[PathBuf], json: bool) -> Result<ExitCode> {
@@ -26,10 +27,14 @@ pub fn run(given: &[PathBuf], json: bool) -> Result<ExitCode> {
     };
     let passed = errors.is_empty() && reports.iter().all(FileReport::passed);
     if json {
-        let object = json!({ "schema": 1, "passed": passed, "files": reports, "errors": errors });
+        let files: Vec<_> = reports.iter().map(predict::object).collect();
+        let object = json!({ "schema": 1, "passed": passed, "files": files, "errors": errors });
         println!("{object:#}");
     } else if !reports.is_empty() {
         println!("{}", table(&reports));
+        if let Some(predicted) = predict::table(&reports) {
+            println!("{predicted}");
+        }
     }
     for report in &reports {
         explain(report);
@@ -55,9 +60,10 @@ pub fn shipped(place: &Place) -> Result<bool> {
 
 /// Every file's report, and the errors of those that cannot be judged.
 fn judge(place: &Place, given: &[PathBuf]) -> Result<(Vec<FileReport>, Vec<String>)> {
-    // The same on all architectures.
-    let ours: Vec<&str> = (compile::SHIPPED.entries)(Arch::Sm90a)
-        .iter()
+    let of = |arch| (compile::SHIPPED.entries)(arch).iter();
+    let ours: Vec<&str> = Arch::ALL
+        .into_iter()
+        .flat_map(of)
         .map(|spec| spec.entry)
         .collect();
     let (files, must_have_budget) = match (given, place) {
@@ -92,7 +98,10 @@ fn judge(place: &Place, given: &[PathBuf]) -> Result<(Vec<FileReport>, Vec<Strin
         };
         bars.end(&step, &outcome);
         match report {
-            Ok(report) => reports.push(report),
+            Ok(report) => {
+                errors.extend(predict::differences(&report));
+                reports.push(report);
+            }
             Err(error) => errors.push(report::in_full(&error)),
         }
     }

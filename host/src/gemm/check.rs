@@ -1,6 +1,8 @@
 //! The grouped GEMM's limits.
 
+use mok_kernel::arch::Arch;
 use mok_kernel::gemm::{Form, MAX_EXTENT, MAX_GROUPS, ROW_ALIGN, Sink};
+use mok_kernel::mxfp8::TILE;
 
 use super::{GemmCall, Placed};
 use crate::error::Result;
@@ -29,6 +31,31 @@ pub enum GemmError {
         what: &'static str,
         /// The size.
         value: u32,
+    },
+    /// A size that isn't whole tiles of scales.
+    #[error("grouped GEMM: {what} is {value}, and MXFP8 takes positive multiples of {TILE}")]
+    Mxfp8Size {
+        /// `"n"` or `"k"`.
+        what: &'static str,
+        /// The size.
+        value: u32,
+    },
+    /// An architecture whose tensor cores have no block scaling, and no memory to do without.
+    #[error(
+        "grouped GEMM: {} multiplies MXFP8 in bf16, and needs {bytes} bytes for that: give them by \
+         Mxfp8Call::with_workspace", arch.name()
+    )]
+    Mxfp8Workspace {
+        /// The device's.
+        arch: Arch,
+        /// Bytes.
+        bytes: u128,
+    },
+    /// More rows than are brought back to bf16 in one launch.
+    #[error("grouped GEMM: {rows} rows of B are over 2^32 - 1, where MXFP8 is multiplied in bf16")]
+    Mxfp8Rows {
+        /// Rows of all groups.
+        rows: u64,
     },
     /// A size that the kernels' coordinates don't reach.
     #[error("grouped GEMM: {what} is {value}, over {MAX_EXTENT}")]

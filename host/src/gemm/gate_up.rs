@@ -1,7 +1,6 @@
 //! Gate-and-up: a layer's first two products and its activation in one launch.
 
 use mok_kernel::gate_up::{ALTERNATION, GateUpArgs, WEIGHTS};
-use mok_kernel::gemm::boxes;
 
 use super::{GemmCall, GemmError, GroupRows, GroupedGemm, Matrix, Placed};
 use crate::error::Result;
@@ -192,8 +191,7 @@ impl GateUpCall {
             .with_strides(&strides)
             .with_tile(&WEIGHTS)
             .with_swizzle(Swizzle::B128);
-        let [most, more, few] =
-            boxes::ROWS.map(|rows| x.rows_map(&boxes::rows_a(rows), first.matrix.ptr));
+        let [most, more, few] = x.boxes_of_rows(DataType::Bf16, first.matrix.ptr);
         Ok([most, more, few, weights])
     }
 

@@ -18,6 +18,12 @@ pub const EXACT: Limits = Limits {
     whole: 6e-3,
     row: 2e-2,
 };
+/// Limits of products in MXFP8 against sums of what was quantized, with no rounding. Each factor is off by 2^-4
+/// at most; rows are allowed twice what the whole is.
+pub const EXACT_MXFP8: Limits = Limits {
+    whole: 9e-2,
+    row: 1.8e-1,
+};
 /// Limits against sums with the sink's rounding points.
 pub const ROUNDED: Limits = Limits {
     whole: 1e-3,

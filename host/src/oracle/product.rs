@@ -1,10 +1,9 @@
 //! Blocked f64 products: operands are widened into panels, a 4 by 8 block of
 //! sums stays in registers.
 
-use half::bf16;
 use rayon::prelude::*;
 
-use super::{OracleError, Placed, Problem};
+use super::{OracleError, Placed, Problem, Values};
 use crate::gemm::Form;
 
 /// Rows and columns of the block in registers.
@@ -80,7 +79,7 @@ fn chunk(problem: &Problem<'_>, group: usize, rows: &[usize], out: &mut [f64]) {
 
 /// One operand of one group: element (outer, k) by two strides.
 struct Source<'a> {
-    values: &'a [bf16],
+    values: Values<'a>,
     base: usize,
     outer: usize,
     depth: usize,
@@ -147,7 +146,7 @@ impl<'a> Source<'a> {
     #[inline(always)]
     fn get(&self, outer: usize, k: usize) -> f64 {
         let at = self.base.wrapping_add(outer * self.outer + k * self.depth);
-        f64::from(f32::from_bits(u32::from(self.values[at].to_bits()) << 16))
+        self.values.get(at)
     }
 }
 

@@ -40,8 +40,12 @@ pub struct TensorMapParam(pub [u64; 16]);
 
 /// What the entries do, by their engine.
 pub trait Body {
+    /// Elements in two bytes, which the schedule counts as one of K.
+    const IN_TWO_BYTES: u32;
     /// What a carrier reads its tiles from.
     type Tiles: Ahead;
+    /// Tensor maps of what comes beside the operands.
+    type Beside: Copy;
 
     /// Composes the roles of a launch. `carrier` gets the tiles, how much further on along the fixed side
     /// this block's part of them is, and the panels.
@@ -51,7 +55,7 @@ pub trait Body {
     /// for `args`' groups; `args`, `maps` and `way` describe valid memory, and `way` uses none of the
     /// stages' memory. Each role makes what it alone uses.
     unsafe fn gemm<P: Product, W: WayOut>(
-        maps: impl FnOnce() -> Maps,
+        maps: impl FnOnce() -> Maps<Self::Beside>,
         problem: Problem,
         args: &GemmArgs,
         way: impl FnOnce() -> W,
@@ -64,11 +68,12 @@ pub trait Body {
     /// As [`gemm`](Body::gemm); `d` is the tensor map of `args`' D.
     #[inline(always)]
     unsafe fn linear<P: Product>(
-        maps: impl FnOnce() -> Maps,
+        maps: impl FnOnce() -> Maps<Self::Beside>,
         d: impl Fn() -> TensorMapRef,
         args: &GemmArgs,
     ) {
-        let problem = Problem::new(P::FORM, args.m, args.n, args.k, args.sink);
+        let k = args.k / Self::IN_TWO_BYTES;
+        let problem = Problem::new(P::FORM, args.m, args.n, k, args.sink);
         let way = || Linear::<P>::new(args, d());
         // SAFETY: the caller's contract.
         unsafe {
@@ -83,7 +88,7 @@ pub trait Body {
     /// # Safety
     /// As [`gemm`](Body::gemm).
     #[inline(always)]
-    unsafe fn gate_up(maps: impl FnOnce() -> Maps, args: &GateUpArgs) {
+    unsafe fn gate_up(maps: impl FnOnce() -> Maps<Self::Beside>, args: &GateUpArgs) {
         let problem = Problem::gate_up(args.gemm.n, args.gemm.k);
         let (gemm, way) = (&args.gemm, || Activate { args });
         // SAFETY: the caller's contract.
@@ -93,7 +98,9 @@ pub trait Body {
 
 /// Each block multiplies on its own.
 impl<E: Engine> Body for E {
+    const IN_TWO_BYTES: u32 = 1;
     type Tiles = Deals;
+    type Beside = ();
 
     #[inline(always)]
     unsafe fn gemm<P: Product, W: WayOut>(
@@ -170,25 +177,36 @@ impl<E: Engine> Body for E {
     }
 }
 
-/// Defines a kernel of a form under a name, with the product and the engine it composes: of rows, or
-/// `wgrad`.
+/// Defines a kernel of a form under a name, with the product and the engine it composes: of rows, of rows
+/// and weights with scales (`scaled`), or `wgrad`.
 #[macro_export]
 macro_rules! gemm_entry {
     ($(#[$doc:meta])* wgrad $name:ident = $literal:literal, $product:ty, $engine:ty) => {
         $crate::gemm_entry! { @entry $(#[$doc])* $name, $product, $engine, (_a, _b, _d),
             [$crate::tensor_map_param!($literal, 0); 3], $crate::tensor_map_param!($literal, 1),
-            $crate::tensor_map_param!($literal, 2) }
+            $crate::tensor_map_param!($literal, 2), () }
+    };
+    ($(#[$doc:meta])* scaled $name:ident = $literal:literal, $product:ty, $engine:ty) => {
+        $crate::gemm_entry! { @rows $(#[$doc])* $name = $literal, $product, $engine,
+            (_a128, _a32, _a8, _b, _d, _scales_a, _scales_b), $crate::role::pair::elements::Scales {
+                wide: $crate::tensor_map_param!($literal, 5),
+                fixed: $crate::tensor_map_param!($literal, 6),
+            } }
     };
     ($(#[$doc:meta])* $name:ident = $literal:literal, $product:ty, $engine:ty) => {
-        $crate::gemm_entry! { @entry $(#[$doc])* $name, $product, $engine, (_a128, _a32, _a8, _b, _d),
+        $crate::gemm_entry! { @rows $(#[$doc])* $name = $literal, $product, $engine,
+            (_a128, _a32, _a8, _b, _d), () }
+    };
+    (@rows $(#[$doc:meta])* $name:ident = $literal:literal, $product:ty, $engine:ty, $maps:tt, $beside:expr) => {
+        $crate::gemm_entry! { @entry $(#[$doc])* $name, $product, $engine, $maps,
             [
                 $crate::tensor_map_param!($literal, 0),
                 $crate::tensor_map_param!($literal, 1),
                 $crate::tensor_map_param!($literal, 2),
             ],
-            $crate::tensor_map_param!($literal, 3), $crate::tensor_map_param!($literal, 4) }
+            $crate::tensor_map_param!($literal, 3), $crate::tensor_map_param!($literal, 4), $beside }
     };
-    (@entry $(#[$doc:meta])* $name:ident, $product:ty, $engine:ty, ($($map:ident),*), $a:expr, $b:expr, $d:expr) => {
+    (@entry $(#[$doc:meta])* $name:ident, $product:ty, $engine:ty, ($($map:ident),*), $a:expr, $b:expr, $d:expr, $beside:expr) => {
         $(#[$doc])*
         ///
         /// # Safety
@@ -200,7 +218,7 @@ macro_rules! gemm_entry {
         ) {
             // SAFETY: the caller's contract.
             unsafe {
-                let maps = || $crate::role::product::Maps { a: $a, b: $b };
+                let maps = || $crate::role::product::Maps { a: $a, b: $b, beside: $beside };
                 <$engine as $crate::entry::gemm::Body>::linear::<$product>(maps, || $d, &args);
             }
         }
@@ -232,6 +250,7 @@ macro_rules! gate_up_entry {
                         $crate::tensor_map_param!($literal, 2),
                     ],
                     b: $crate::tensor_map_param!($literal, 3),
+                    beside: (),
                 };
                 <$engine as $crate::entry::gemm::Body>::gate_up(maps, &args);
             }
@@ -255,6 +274,12 @@ mod entries {
     gemm_entry! {
         /// `D[g, m, n] = sum_r A[r, m] B[r, n]`.
         wgrad mok_gemm_wgrad = "mok_gemm_wgrad", Wgrad, Native
+    }
+    #[cfg(any(mok_arch = "sm_100a", mok_arch = "sm_103a"))]
+    gemm_entry! {
+        /// `D[r, n] = sum_k A[r, k] B[g, n, k]` in MXFP8.
+        scaled mok_gemm_forward_mxfp8 = "mok_gemm_forward_mxfp8", Forward,
+        crate::mma::sm100::Tcgen05<crate::role::pair::elements::Mxfp8>
     }
     gate_up_entry! {
         /// `H = silu(X gate^T) * (X up^T)`.

@@ -3,4 +3,6 @@
 pub mod gemm;
 pub mod pair;
 #[cfg(feature = "entries")]
+pub mod quantize;
+#[cfg(feature = "entries")]
 pub mod unfused;

@@ -23,13 +23,14 @@ use crate::role::carry::Rings;
 use crate::role::pair::bring::bring;
 use crate::role::pair::clear::clear;
 use crate::role::pair::deal::deal;
+use crate::role::pair::elements::Elements;
 use crate::role::pair::issue::issue;
 use crate::role::pair::load::load;
 use crate::role::product::{Maps, Product};
 use crate::role::store::WayOut;
 use crate::role::table::{self, SharedTable};
 use crate::role::tickets::Drawn;
-use crate::schedule::grouped::{ByPair, Problem, Tiles};
+use crate::schedule::grouped::{Problem, Tiles};
 use crate::sync::pair::{Dealt, LEADER, Pair};
 use crate::{
     cluster_arrive, cluster_wait, tensor_alloc, tensor_dealloc, tensor_relinquish, warp_sync,
@@ -53,12 +54,14 @@ macro_rules! meet {
     }};
 }
 
-impl Body for Tcgen05 {
+impl<E: Elements> Body for Tcgen05<E> {
+    const IN_TWO_BYTES: u32 = E::IN_TWO_BYTES;
     type Tiles = Dealt;
+    type Beside = E::Beside;
 
     #[inline(always)]
     unsafe fn gemm<P: Product, W: WayOut>(
-        maps: impl FnOnce() -> Maps,
+        maps: impl FnOnce() -> Maps<E::Beside>,
         problem: Problem,
         args: &GemmArgs,
         way: impl FnOnce() -> W,
@@ -85,7 +88,7 @@ impl Body for Tcgen05 {
         }
         if leads {
             // SAFETY: every thread of the leader is here.
-            unsafe { table::build::<ByPair>(table, &problem, args) };
+            unsafe { table::build::<E::Tiling>(table, &problem, args) };
         }
         // SAFETY: every thread is here.
         let tensor = unsafe {
@@ -98,18 +101,18 @@ impl Body for Tcgen05 {
             if warp >= 4 {
                 bring::<P, W>(&problem, way(), warp / 4 - 1, pair, tensor, base, &plan);
             } else if thread == 0 {
-                load::<P>(&problem, maps(), pair, base, &plan);
+                load::<P, E>(&problem, maps(), pair, base, &plan);
             } else if P::RELAYED && warp == 1 {
-                clear::<P>(&problem, pair, base, &plan);
+                clear::<P, E>(&problem, pair, base, &plan);
             } else if leads && thread == 64 {
-                let tiles = Tiles::<_, ByPair>::new(table, problem);
+                let tiles = Tiles::<_, E::Tiling>::new(table, problem);
                 deal(Drawn::new(tiles, args.tickets, reg::cluster_idx()), pair);
             } else if P::RELAYED && thread == CARRIER {
                 let staging = base.add(plan.staging);
                 let rings = Rings::new(staging, pair.open(0), pair.ready(0));
                 carrier(Dealt::new(pair), pair.rank * problem.apart(), rings);
             } else if leads && thread == 32 * ISSUER {
-                issue::<P>(&problem, pair, tensor, base, &plan);
+                issue::<P, E>(&problem, pair, tensor, base, &plan);
             }
             // Each block's barriers and memory are the other's to use until both are done.
             warp_sync!();

@@ -26,7 +26,10 @@ pub const STAGE: u32 = STAGE_FIXED + MAX_WIDTH / BLOCKS * TILE_K * 2;
 /// Tiles whose sums tensor memory holds.
 pub const BUFFERS: u32 = 2;
 /// Columns of tensor memory, all of them.
-pub const TENSOR_COLUMNS: u32 = BUFFERS * MAX_WIDTH;
+pub const TENSOR_COLUMNS: u32 = 512;
+/// Columns from one tile's to the next's.
+pub const BUFFER: u32 = TENSOR_COLUMNS / BUFFERS;
+const _: () = assert!(MAX_WIDTH <= BUFFER);
 /// Tiles on their way between a pair's warps: one that is loaded, one that is multiplied, one that
 /// is brought out, and one that the dealer works out meanwhile.
 pub const DEALS: u32 = 4;

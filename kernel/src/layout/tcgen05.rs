@@ -25,6 +25,15 @@ pub const fn operand(major: Major, addr: u32, panel: u32) -> u64 {
     like & SHARED | VERSION | SWIZZLE_128B
 }
 
+/// Descriptor of 32 rows of 16 bytes, one after the other, at shared address `addr`, for `tcgen05.cp`.
+///
+/// No swizzle: rows come in core matrices of eight, 128 bytes, and those follow each other (the stride
+/// offset); there is one along K, so that the leading offset is unused.
+pub const fn scales(addr: u32) -> u64 {
+    const CORE_MATRIX: u64 = 128;
+    (addr as u64 & 0x3_ffff) >> 4 | 1 << 16 | (CORE_MATRIX >> 4) << 32 | VERSION
+}
+
 /// Instruction descriptor of a bf16 product with f32 sums, `m` by `n`.
 pub const fn instruction(m: u32, n: u32, a: Major, b: Major) -> u32 {
     const F32_SUMS: u32 = 1 << 4;
@@ -39,9 +48,40 @@ pub const fn instruction(m: u32, n: u32, a: Major, b: Major) -> u32 {
         | (m >> 4) << 24
 }
 
+/// Instruction descriptor of a product of K-major e4m3 with e8m0 scales, `m` by `n` (PTX ISA, "Instruction
+/// descriptor", `.kind::mxf8f6f4`): types of A and B 0.
+pub const fn instruction_mxfp8(m: u32, n: u32) -> u32 {
+    const E8M0_SCALES: u32 = 1 << 23;
+    E8M0_SCALES | (n >> 3) << 17 | (m >> 7) << 27
+}
+
+/// The same for step `k` of 32 K: the byte of each word of scales, A's and B's.
+pub const fn of_step(instruction: u32, k: u32) -> u32 {
+    instruction | k << 4 | k << 29
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scales_are_rows_of_16_bytes() {
+        let d = scales(0x0102_2600);
+        assert_eq!((d & 0x3fff) << 4, 0x2_2600);
+        assert_eq!(d >> 32 & 0x3fff, 8, "128 bytes from eight rows to the next");
+        assert_eq!((d >> 46 & 7, d >> 61), (1, 0));
+    }
+
+    #[test]
+    fn scaled_products() {
+        let bits = of_step(instruction_mxfp8(256, 208), 3);
+        assert_eq!(bits >> 27 & 3, 2);
+        assert_eq!(bits >> 17 & 0x3f, 208 / 8);
+        assert_eq!((bits >> 4 & 3, bits >> 29 & 3), (3, 3));
+        assert_eq!(bits >> 23 & 1, 1);
+        assert_eq!(bits >> 7 & 0x3f, 0, "e4m3 and e4m3");
+        assert_eq!((bits >> 15 & 3, bits & 0xf, bits >> 31), (0, 0, 0));
+    }
 
     #[test]
     fn fields_lie_where_the_isa_says() {

@@ -9,6 +9,8 @@
 //! where there is none. Sums of 512 terms each could be had by a buffer for each and additions in the
 //! consumers, at the price of bringing out 14 times as many.
 
+use core::marker::PhantomData;
+
 use super::accumulators::Accumulators;
 use super::tile::{Operand, PANEL};
 use crate::gemm::pair::BLOCKS;
@@ -18,10 +20,11 @@ use crate::layout::fragment::tensor;
 use crate::layout::tcgen05::{instruction, operand};
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::tcgen05::mma_pair;
+use crate::role::pair::elements::Bf16;
 use crate::{for_each_32_columns, tensor_load, tensor_loaded};
 
-/// tcgen05 m256n`N`k16, one a step of K.
-pub struct Tcgen05;
+/// tcgen05 m256n`N`, one a step of K of 32 bytes, of operands of these [`Elements`](crate::role::pair::elements::Elements).
+pub struct Tcgen05<E = Bf16>(PhantomData<E>);
 
 /// The product of two operands, `width` wide.
 #[inline(always)]

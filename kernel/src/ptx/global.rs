@@ -16,6 +16,18 @@ pub unsafe fn load_u32(at: u64) -> u32 {
     value
 }
 
+/// Loads a byte.
+///
+/// # Safety
+/// As [`load_u32`], at any address.
+#[inline(always)]
+pub unsafe fn load_u8(at: u64) -> u32 {
+    let value: u32;
+    // SAFETY: the caller's contract.
+    unsafe { asm!("ld.global.u8 {0}, [{1}];", out(reg32) value, in(reg64) at, options(nostack)) };
+    value
+}
+
 /// Stores a word.
 ///
 /// # Safety

@@ -72,6 +72,18 @@ pub unsafe fn store_u32(addr: SmemAddr, value: u32) {
     };
 }
 
+/// Stores a byte.
+///
+/// # Safety
+/// As [`store_u32`], at any address.
+#[inline(always)]
+pub unsafe fn store_u8(addr: SmemAddr, value: u32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("st.shared.u8 [{0}], {1};", in(reg32) addr.0, in(reg32) value, options(nostack))
+    };
+}
+
 /// Loads 16 bytes.
 ///
 /// # Safety

@@ -115,6 +115,44 @@ pub unsafe fn mma_pair(d: u32, a: u64, b: u64, instruction: u32, keep: u32) {
     };
 }
 
+/// [`mma_pair`] in e4m3, 32 K deep, each row of A and column of B times a power of two (`.block_scale`): the
+/// scales stand in tensor memory of both blocks from `scales` (A's, B's) on, a byte of each word, which the
+/// instruction descriptor picks.
+///
+/// # Safety
+/// As [`mma_pair`]; the scales were [copied](copy_scales_pair) there by this thread before.
+#[inline(always)]
+pub unsafe fn mma_pair_scaled(
+    d: u32,
+    (a, b): (u64, u64),
+    instruction: u32,
+    scales: (u32, u32),
+    keep: u32,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("{{ .reg .pred p; setp.ne.b32 p, {keep}, 0; tcgen05.mma.cta_group::2.kind::mxf8f6f4.block_scale.scale_vec::1X [{d}], {a}, {b}, {instruction}, [{sa}], [{sb}], p; }}",
+             d = in(reg32) d, a = in(reg64) a, b = in(reg64) b, instruction = in(reg32) instruction,
+             sa = in(reg32) scales.0, sb = in(reg32) scales.1, keep = in(reg32) keep, options(nostack))
+    };
+}
+
+/// Copies 32 rows of 16 bytes, which a [descriptor](crate::layout::tcgen05::scales) shows, from shared memory
+/// of each block of a pair to four columns of its tensor memory, into all four quarters of the lanes. This
+/// thread's products come after its copies before them, and the other way round (PTX ISA, "tcgen05 memory
+/// consistency model": cp and mma are pipelined).
+///
+/// # Safety
+/// One thread of the even block calls it; the columns are allocated in both, no one else touches them, and
+/// nobody writes what is copied until a [commit](commit_pair) of this thread has arrived.
+#[inline(always)]
+pub unsafe fn copy_scales_pair(to: u32, from: u64) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("tcgen05.cp.cta_group::2.32x128b.warpx4 [{0}], {1};", in(reg32) to, in(reg64) from, options(nostack))
+    };
+}
+
 /// Has the mbarrier at the same offset in every block of the cluster in `mask` arrived at once when
 /// all products that this thread has issued are done. Fences [before](fence_before) by itself.
 ///

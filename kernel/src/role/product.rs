@@ -9,13 +9,27 @@ use crate::ptx::shared::{ClusterAddr, SmemAddr};
 use crate::ptx::tma::{self, TensorMapRef};
 use crate::schedule::grouped::Tile;
 
-/// The tensor maps of what is multiplied.
+/// The tensor maps of what is multiplied, and of what comes beside it.
 #[derive(Clone, Copy)]
-pub struct Maps {
+pub struct Maps<S = ()> {
     /// A's: one for each of [`boxes::ROWS`], or the same three times (wgrad).
     pub a: [TensorMapRef; 3],
     /// B's.
     pub b: TensorMapRef,
+    /// What comes beside them ([`Elements`](super::pair::elements::Elements)).
+    pub beside: S,
+}
+
+impl<S> Maps<S> {
+    /// Those of what is multiplied.
+    #[inline(always)]
+    pub fn operands(&self) -> Maps {
+        Maps {
+            a: self.a,
+            b: self.b,
+            beside: (),
+        }
+    }
 }
 
 /// How a block's loads are counted, and what it loads of a tile's wide side.

@@ -14,6 +14,7 @@ use core::num::NonZeroU32;
 pub use super::tile::{Tile, width};
 use crate::gate_up;
 use crate::gemm::{Form, MAX_WIDTH, ROW_ALIGN, SIDE, Sink, TILE_K, pair};
+use crate::mxfp8;
 
 /// Wide tiles that share a part of the fixed side before it moves on.
 ///
@@ -74,8 +75,10 @@ pub trait Tiling {
     const BLOCKS: u32;
     /// The most of its wide side.
     const WIDEST: u32;
-    /// What the wide side is cut in multiples of where it is rows: the tensor cores' own step.
+    /// What the wide side is cut in multiples of where it is rows.
     const ROWS: u32;
+    /// What the width of a product with rows is a multiple of: the tensor cores' own step.
+    const STEP: u32;
     /// Where it is columns: whole lines of 128 bytes, for each block.
     const COLUMNS: u32;
 }
@@ -88,10 +91,15 @@ pub struct ByBlock;
 #[derive(Clone, Copy)]
 pub struct ByPair;
 
+/// They do, of operands in MXFP8, where the wide side is rows.
+#[derive(Clone, Copy)]
+pub struct ByPairMxfp8;
+
 impl Tiling for ByBlock {
     const BLOCKS: u32 = 1;
     const WIDEST: u32 = MAX_WIDTH;
     const ROWS: u32 = 8;
+    const STEP: u32 = 8;
     const COLUMNS: u32 = 64;
 }
 
@@ -99,7 +107,16 @@ impl Tiling for ByPair {
     const BLOCKS: u32 = pair::BLOCKS;
     const WIDEST: u32 = pair::MAX_WIDTH;
     const ROWS: u32 = pair::ROWS;
+    const STEP: u32 = pair::ROWS;
     const COLUMNS: u32 = pair::COLUMNS;
+}
+
+impl Tiling for ByPairMxfp8 {
+    const WIDEST: u32 = mxfp8::MAX_WIDTH;
+    const ROWS: u32 = mxfp8::CUT;
+    const BLOCKS: u32 = ByPair::BLOCKS;
+    const STEP: u32 = ByPair::STEP;
+    const COLUMNS: u32 = ByPair::COLUMNS;
 }
 
 /// What a launch computes, as far as the schedule needs it.
@@ -208,7 +225,11 @@ impl Problem {
 
     /// Each block's share of the wide side of a pair's product that covers `count` of it.
     pub const fn share<S: Tiling>(&self, count: u32) -> u32 {
-        count.next_multiple_of(self.unit::<S>()) / S::BLOCKS
+        let step = match self.form {
+            Form::Forward | Form::Dgrad => S::STEP,
+            Form::Wgrad => S::COLUMNS,
+        };
+        count.next_multiple_of(step) / S::BLOCKS
     }
 
     /// Pipeline stages that each tile of a group with this many rows takes.
@@ -502,8 +523,9 @@ mod tests {
                     assert!(tile.width() <= widest && tile.width() >= tile.count);
                     let covers = problem.share::<S>(tile.count) * S::BLOCKS;
                     assert!(
-                        (tile.count..=widest).contains(&covers) && covers.is_multiple_of(S::ROWS)
+                        (tile.count..=widest).contains(&covers) && covers.is_multiple_of(S::STEP)
                     );
+                    assert!(tile.wide.is_multiple_of(problem.unit::<S>()));
                     covered += tile.count;
                 }
                 assert_eq!(covered, wide);
@@ -533,6 +555,9 @@ mod tests {
                             ] {
                                 check_cover::<ByBlock>(problem, rows, step);
                                 check_cover::<ByPair>(problem, rows, step);
+                                if problem.form == Form::Forward {
+                                    check_cover::<ByPairMxfp8>(problem, rows, step);
+                                }
                             }
                         }
                     }
@@ -553,6 +578,9 @@ mod tests {
             let problem = Problem::new(form, m, n, 64, sink as u32);
             check_cover::<ByBlock>(problem, &rows, step);
             check_cover::<ByPair>(problem, &rows, step);
+            if form == Form::Forward {
+                check_cover::<ByPairMxfp8>(problem, &rows, step);
+            }
         }
     }
 

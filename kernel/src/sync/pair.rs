@@ -19,7 +19,7 @@
 //! Stages are walked in one order by all, as in [`ring`](super::ring). `soiled` and `clear` are used in
 //! some rounds only, so their parities are counted by stage.
 
-use crate::gemm::pair::{BLOCKS, BUFFERS, DEALS, MAX_WIDTH, PairPlan, STAGES};
+use crate::gemm::pair::{BLOCKS, BUFFER, BUFFERS, DEALS, PairPlan, STAGES};
 use crate::gemm::{CONSUMERS, ORDER, PANEL_WARPS, PANELS};
 use crate::ptx::shared::{self, ClusterAddr, SmemAddr};
 use crate::ptx::{mbarrier, reg, tcgen05};
@@ -565,7 +565,7 @@ impl Buffers {
         // SAFETY: the barriers are initialised.
         unsafe { mbarrier::wait(self.pair.bar(ACCUMULATED, at), parity) };
         tcgen05::fence_after();
-        at * MAX_WIDTH
+        at * BUFFER
     }
 
     /// Lets the issuer have the buffer.

@@ -1,6 +1,7 @@
 //! Launch specs and arguments of the probes.
 
 use bytemuck::{Pod, Zeroable};
+use mok_kernel::arch::Arch;
 use mok_kernel::launch::{LaunchSpec, Param};
 use mok_kernel::{gate_up, gemm};
 
@@ -94,7 +95,7 @@ const fn spec(
 macro_rules! specs {
     ($($(#[$doc:meta])* $name:ident = $spec:expr;)*) => {
         $($(#[$doc])* pub static $name: LaunchSpec = $spec;)*
-        /// Every probe.
+        /// Every probe for Hopper.
         pub static ALL: &[&LaunchSpec] = &[$(&$name),*];
     };
 }
@@ -216,6 +217,35 @@ specs! {
     WGMMA_248 = spec("probe_wgmma_248", 128, 1, TWO_MAPS);
     /// N = 256.
     WGMMA_256 = spec("probe_wgmma_256", 128, 1, TWO_MAPS);
+}
+
+/// Copies to tensor memory.
+pub static TENSOR_COPY: LaunchSpec = spec("probe_tensor_copy", 128, 2, ARGS);
+/// Products of pairs of blocks.
+pub static MMA_PAIR: LaunchSpec = spec("probe_mma_pair", 128, 2, ARGS);
+/// Likewise in MXFP8.
+pub static MMA_SCALED: LaunchSpec = spec("probe_mma_scaled", 128, 2, ARGS);
+/// Commits to either block, or both.
+pub static COMMIT: LaunchSpec = spec("probe_commit", 128, 2, ARGS);
+/// Tensor memory handed from readers back to products.
+pub static TENSOR_HANDBACK: LaunchSpec = spec("probe_tensor_handback", 128, 2, ARGS);
+
+/// The probes of tensor memory.
+pub static TCGEN05: &[&LaunchSpec] = &[
+    &TENSOR_COPY,
+    &MMA_PAIR,
+    &MMA_SCALED,
+    &COMMIT,
+    &TENSOR_HANDBACK,
+];
+
+/// The probes that are built for an architecture.
+pub fn of(arch: Arch) -> &'static [&'static LaunchSpec] {
+    match arch {
+        Arch::Sm90a => ALL,
+        Arch::Sm100a => TCGEN05,
+        Arch::Sm103a => &[],
+    }
 }
 
 /// The probe of wgmma for each N.

@@ -5,8 +5,9 @@ use crate::ptx::reg;
 use crate::ptx::shared::SmemAddr;
 use crate::role::clear::clear_rows;
 use crate::role::order::Order;
+use crate::role::pair::elements::Elements;
 use crate::role::product::Product;
-use crate::schedule::grouped::{ByPair, Problem};
+use crate::schedule::grouped::Problem;
 use crate::sync::pair::{Dealt, Pair, Relay};
 use crate::warp_sync;
 
@@ -21,7 +22,12 @@ use crate::warp_sync;
 /// One warp of each block runs it; the barriers are initialised in both, `base` and `plan` are the
 /// block's.
 #[inline(always)]
-pub unsafe fn clear<P: Product>(problem: &Problem, pair: Pair, base: SmemAddr, plan: &PairPlan) {
+pub unsafe fn clear<P: Product, E: Elements>(
+    problem: &Problem,
+    pair: Pair,
+    base: SmemAddr,
+    plan: &PairPlan,
+) {
     let lane = reg::lane();
     let mut tiles = Dealt::new(pair);
     let mut stages = Relay::new(pair);
@@ -40,7 +46,7 @@ pub unsafe fn clear<P: Product>(problem: &Problem, pair: Pair, base: SmemAddr, p
             stages.acquire(stage);
             let fixed = base.add(plan.fixed + stage * STAGE);
             let wide = base.add(plan.wide + stage * STAGE);
-            let width = problem.share::<ByPair>(tile.count);
+            let width = problem.share::<E::Tiling>(tile.count);
             clear_rows(fixed, wide, width, order.last, lane);
             // One lane speaks for all: their waits and stores come before.
             warp_sync!();

@@ -1,12 +1,12 @@
 //! The issuer: one thread of the leader that multiplies, for both blocks.
 
 use crate::gemm::TILE_K;
-use crate::gemm::pair::{BLOCKS, MAX_WIDTH, PairPlan, STAGE};
-use crate::mma::sm100::{shape, stage_products};
+use crate::gemm::pair::{BLOCKS, BUFFER, PairPlan, STAGE};
 use crate::ptx::shared::SmemAddr;
 use crate::role::order::Order;
+use crate::role::pair::elements::{Elements, Stage};
 use crate::role::product::Product;
-use crate::schedule::grouped::{ByPair, Problem};
+use crate::schedule::grouped::Problem;
 use crate::sync::pair::{Dealt, Issuer, Pair};
 
 /// Issues the products of every tile of the pair, into one buffer of tensor memory and the other in turn.
@@ -18,7 +18,7 @@ use crate::sync::pair::{Dealt, Issuer, Pair};
 /// One thread of the leader runs it; the barriers are initialised in both blocks, `base` and `plan` are
 /// the block's, `tensor` is the address of all of tensor memory.
 #[inline(always)]
-pub unsafe fn issue<P: Product>(
+pub unsafe fn issue<P: Product, E: Elements>(
     problem: &Problem,
     pair: Pair,
     tensor: u32,
@@ -33,10 +33,10 @@ pub unsafe fn issue<P: Product>(
         if !order.work::<P>() {
             continue;
         }
-        let shape = shape::<P::Fixed, P::Wide>(BLOCKS * problem.share::<ByPair>(tile.count));
+        let shape = E::shape::<P>(BLOCKS * problem.share::<E::Tiling>(tile.count));
         // SAFETY: as above.
         let buffer = unsafe { issuer.buffer() };
-        let sums = tensor + buffer * MAX_WIDTH;
+        let sums = tensor + buffer * BUFFER;
         let mut step = 0;
         while step < order.depth {
             let last = step + 1 == order.depth;
@@ -45,12 +45,13 @@ pub unsafe fn issue<P: Product>(
             // SAFETY: the producers fill `depth` stages a tile, and the buffer is the issuer's.
             unsafe {
                 let stage = issuer.acquire(P::RELAYED && last && order.dirty());
-                let operands = (
-                    base.add(plan.fixed + stage * STAGE),
-                    base.add(plan.wide + stage * STAGE),
-                );
-                let keep = (step > 0) as u32;
-                stage_products::<P::Fixed, P::Wide>(sums, operands, shape, steps, keep);
+                let arrived = Stage {
+                    fixed: base.add(plan.fixed + stage * STAGE),
+                    wide: base.add(plan.wide + stage * STAGE),
+                    step,
+                    steps,
+                };
+                E::multiply::<P>(sums, &tile, shape, arrived);
                 issuer.release(stage);
             }
             step += 1;

@@ -4,8 +4,9 @@ use crate::gemm::pair::{PairPlan, STAGE};
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma;
 use crate::role::order::Order;
+use crate::role::pair::elements::Elements;
 use crate::role::product::{Half, Maps, Product};
-use crate::schedule::grouped::{ByPair, Problem};
+use crate::schedule::grouped::Problem;
 use crate::sync::pair::{Dealt, Pair, Producer};
 
 /// Loads the block's half of each tile's stages.
@@ -18,9 +19,9 @@ use crate::sync::pair::{Dealt, Pair, Producer};
 /// One thread of each block runs it; the barriers are initialised in both, `base` and `plan` are the
 /// block's, `maps` have the boxes that `P` needs.
 #[inline(always)]
-pub unsafe fn load<P: Product>(
+pub unsafe fn load<P: Product, E: Elements>(
     problem: &Problem,
-    maps: Maps,
+    maps: Maps<E::Beside>,
     pair: Pair,
     base: SmemAddr,
     plan: &PairPlan,
@@ -31,6 +32,7 @@ pub unsafe fn load<P: Product>(
         tma::prefetch(maps.a[1]);
         tma::prefetch(maps.a[2]);
         tma::prefetch(maps.b);
+        E::prefetch(maps.beside);
     }
     let mut tiles = Dealt::new(pair);
     let mut stages = Producer::new(pair);
@@ -43,9 +45,9 @@ pub unsafe fn load<P: Product>(
         let half = tile.half(
             pair.rank,
             problem.apart(),
-            problem.share::<ByPair>(tile.count),
+            problem.share::<E::Tiling>(tile.count),
         );
-        let bytes = P::bytes::<Half>(&half);
+        let bytes = P::bytes::<Half>(&half) + E::bytes(&tile);
         let mut step = 0;
         while step < order.depth {
             let soiled = P::RELAYED && step + 1 == order.depth && order.dirty();
@@ -55,7 +57,8 @@ pub unsafe fn load<P: Product>(
                 let bar = stages.announce(stage, bytes, soiled);
                 let fixed = base.add(plan.fixed + stage * STAGE);
                 let wide = base.add(plan.wide + stage * STAGE);
-                P::load(maps, &half, step, fixed, wide, Half(bar));
+                P::load(maps.operands(), &half, step, fixed, wide, Half(bar));
+                E::load(maps.beside, &tile, half.fixed, step, wide, bar);
             }
             step += 1;
         }

@@ -4,5 +4,6 @@
 pub mod bring;
 pub mod clear;
 pub mod deal;
+pub mod elements;
 pub mod issue;
 pub mod load;
