@@ -64,11 +64,17 @@ pub(crate) struct LayerKernels {
     pub permute: Kernel,
     pub swiglu: Kernel,
     pub weigh: Kernel,
+    /// A pass in one launch, where the architecture has it.
+    pub forward: Option<Kernel>,
 }
 
 impl LayerKernels {
-    fn of(module: &Module) -> Result<LayerKernels> {
+    fn of(module: &Module, arch: Arch) -> Result<LayerKernels> {
+        let forward = mok_kernel::forward::spec(arch);
         Ok(LayerKernels {
+            forward: forward
+                .map(|spec| module.shipped_kernel(spec))
+                .transpose()?,
             publish: module.shipped_kernel(&unfused::PUBLISH)?,
             signal: module.shipped_kernel(&unfused::SIGNAL)?,
             abort: module.shipped_kernel(&unfused::ABORT)?,
@@ -100,7 +106,7 @@ impl Kernels {
             },
             quantize: module.shipped_kernel(&mxfp8::QUANTIZE)?,
             dequantize: module.shipped_kernel(&mxfp8::DEQUANTIZE)?,
-            layer: LayerKernels::of(&module)?,
+            layer: LayerKernels::of(&module, arch)?,
             module,
         })
     }

@@ -403,6 +403,17 @@ impl<'k> Launch<'k> {
         self
     }
 
+    /// The next argument, tensor maps side by side.
+    pub fn maps(mut self, maps: &[TensorMap]) -> Self {
+        let bytes: Vec<u8> = maps
+            .iter()
+            .flat_map(|map| map.as_bytes().to_vec())
+            .collect();
+        let count = u32::try_from(maps.len()).unwrap_or(u32::MAX);
+        self.push(Param::TensorMaps(count), &bytes);
+        self
+    }
+
     fn push(&mut self, param: Param, bytes: &[u8]) {
         self.request.args.push(param);
         for part in bytes.chunks(size_of::<Chunk>()) {

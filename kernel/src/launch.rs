@@ -11,6 +11,8 @@ pub enum Param {
     /// A 128-byte tensor map passed by value; the builder raises its alignment
     /// to the 64 bytes that TMA needs (PTX ISA, "Tensor-map").
     TensorMap,
+    /// So many tensor maps side by side, likewise.
+    TensorMaps(u32),
     /// A `#[repr(C)]` value of this many bytes.
     Bytes(u32),
 }
@@ -20,6 +22,7 @@ impl Param {
     pub const fn size(self) -> u32 {
         match self {
             Param::TensorMap => 128,
+            Param::TensorMaps(n) => 128 * n,
             Param::Bytes(n) => n,
         }
     }

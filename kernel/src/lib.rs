@@ -16,6 +16,7 @@
 
 pub mod arch;
 pub mod failure;
+pub mod forward;
 pub mod gate_up;
 pub mod gemm;
 pub mod launch;
@@ -42,11 +43,12 @@ pub fn entries(arch: arch::Arch) -> &'static [&'static launch::LaunchSpec] {
     if arch.pairs() { &OF_PAIRS } else { &OF_BLOCKS }
 }
 
-static OF_BLOCKS: [&launch::LaunchSpec; 17] = with_products([
+static OF_BLOCKS: [&launch::LaunchSpec; 18] = with_products([
     &gemm::FORWARD,
     &gemm::DGRAD,
     &gemm::WGRAD,
     &gate_up::GATE_UP,
+    &forward::FORWARD,
 ]);
 
 static OF_PAIRS: [&launch::LaunchSpec; 18] = with_products([

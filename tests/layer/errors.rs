@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mok::layer::{Group, LayerError, MoeConfig, Schedule, Transport, Workspace};
+use mok::layer::{Group, LayerError, MoeConfig, Path, Schedule, Transport, Workspace};
 use mok::{Device, DevicePtr, EmulatorConfig, Error, Result};
 use mok_tests::layer::{Problem, Routing};
 use mok_tests::rank::{Rank, on_ranks};
@@ -16,6 +16,13 @@ pub const TOKENS: u32 = 5;
 
 /// Rows travel either way.
 const BOTH: [Transport; 2] = [Transport::Peer, Transport::Nccl];
+
+/// And over the other ranks' memory in separate launches, or in one.
+pub const WAYS: [(Transport, Path); 3] = [
+    (Transport::Peer, Path::Unfused),
+    (Transport::Nccl, Path::Unfused),
+    (Transport::Peer, Path::Fused),
+];
 
 fn config() -> MoeConfig {
     MoeConfig::new(6, 64, 64, 2, TOKENS)
@@ -55,8 +62,9 @@ fn layer_error(result: Result<()>) -> LayerError {
 #[test]
 fn a_bad_expert_is_every_ranks_error() {
     let bad = [6, -2, i32::MIN, i32::MAX];
-    for (bad, transport) in bad.iter().flat_map(|bad| BOTH.map(|by| (*bad, by))) {
-        let errors = on_all(&config().with_transport(transport), |rank| {
+    for (bad, (transport, path)) in bad.iter().flat_map(|bad| WAYS.map(|way| (*bad, way))) {
+        let config = config().with_transport(transport).with_path(path);
+        let errors = on_all(&config, |rank| {
             if rank.group.rank() == 1 {
                 rank.topk_experts
                     .copy_from(&[0, 1, 2, 3, 4, 5, 0, bad, 1, bad])
@@ -88,10 +96,11 @@ fn a_bad_expert_is_every_ranks_error() {
 #[test]
 fn an_overflow_says_what_is_needed_on_every_rank() {
     let needed = 256;
-    for transport in BOTH {
+    for (transport, path) in WAYS {
         let small = config()
             .with_schedule_capacity(128)
-            .with_transport(transport);
+            .with_transport(transport)
+            .with_path(path);
         let errors = on_all(&small, |rank| {
             let error = layer_error(rank.pass());
             assert_eq!(rank.outputs_are_nan(), transport == Transport::Peer);
@@ -145,8 +154,9 @@ fn a_failed_check_is_told_to_the_others() {
             refused
         }),
     ];
-    for ((text, call), transport) in calls.iter().flat_map(|call| BOTH.map(|by| (call, by))) {
-        let errors = on_all(&config().with_transport(transport), |rank| {
+    for ((text, call), way) in calls.iter().flat_map(|call| WAYS.map(|way| (call, way))) {
+        let config = config().with_transport(way.0).with_path(way.1);
+        let errors = on_all(&config, |rank| {
             let error = match rank.group.rank() {
                 2 => {
                     let error = call(rank).unwrap_err().to_string();
@@ -180,8 +190,8 @@ fn forward_unscheduled(rank: &mut Rank) -> Result<()> {
 
 #[test]
 fn a_rank_that_does_not_come_ends_the_others_wait() {
-    let cases = [false, true].map(|scheduled| BOTH.map(|by| (scheduled, by)));
-    for (scheduled, transport) in cases.into_iter().flatten() {
+    let cases = [false, true].map(|scheduled| WAYS.map(|way| (scheduled, way)));
+    for (scheduled, (transport, path)) in cases.into_iter().flatten() {
         // Emulated kernels take their time, which an exchange counts.
         let deadline = Duration::from_millis(match transport {
             Transport::Peer => 1000,
@@ -189,7 +199,8 @@ fn a_rank_that_does_not_come_ends_the_others_wait() {
         });
         let hasty = config()
             .with_deadlines(deadline, deadline)
-            .with_transport(transport);
+            .with_transport(transport)
+            .with_path(path);
         let start = Instant::now();
         let errors = on_all(&hasty, |rank| {
             if rank.group.rank() == 0 {
@@ -312,9 +323,10 @@ fn an_exchange_is_not_captured() {
 
 #[test]
 fn different_calls_are_everybodys_error() {
-    for transport in BOTH {
+    for (transport, path) in WAYS {
         for other in [0, 2] {
-            let errors = on_all(&config().with_transport(transport), |rank| {
+            let config = config().with_transport(transport).with_path(path);
+            let errors = on_all(&config, |rank| {
                 rank.schedule(TOKENS).unwrap();
                 rank.workspace.synchronize(&rank.stream).unwrap();
                 rank.group.barrier().unwrap();
@@ -345,10 +357,11 @@ fn different_calls_are_everybodys_error() {
 /// What was reported before is what is allocated, but for a few words of state.
 #[test]
 fn memory_is_reported() {
-    for transport in BOTH {
+    for (transport, path) in WAYS {
         let config = MoeConfig::new(7, 128, 192, 3, 50)
             .with_shared(64)
-            .with_transport(transport);
+            .with_transport(transport)
+            .with_path(path);
         let device = Device::emulated(EmulatorConfig::default()).unwrap();
         device.kernels().unwrap();
         let group = Arc::new(Group::threads(1).unwrap().remove(0));
@@ -373,8 +386,9 @@ fn memory_is_reported() {
 /// No room is enough for no rows, and an error that says what is needed for any.
 #[test]
 fn no_room_at_all() {
-    for transport in BOTH {
-        let none = config().with_schedule_capacity(0).with_transport(transport);
+    for (transport, path) in WAYS {
+        let none = config().with_schedule_capacity(0);
+        let none = none.with_transport(transport).with_path(path);
         let errors = on_all(&none, |rank| {
             let error = layer_error(rank.pass());
             rank.workspace.recover().unwrap();

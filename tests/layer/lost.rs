@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use mok::layer::{LayerError, MoeConfig, Transport};
+use mok::layer::{LayerError, MoeConfig, Path, Transport};
 use mok::{Error, Result};
 use mok_tests::rank::{Rank, try_on_ranks};
 
-use super::errors::{TOKENS, problem};
+use super::errors::{TOKENS, WAYS, problem};
 use super::numbers::ranks;
 
 /// Where a rank goes.
@@ -19,9 +19,10 @@ enum Leaves {
 }
 
 /// Rank 1 goes; what the others' passes, and their next calls, tell.
-fn run(transport: Transport, leaves: Leaves) -> Vec<(Result<()>, Result<()>)> {
+fn run((transport, path): (Transport, Path), leaves: Leaves) -> Vec<(Result<()>, Result<()>)> {
     // Deadlines of minutes: nothing here waits for one.
-    let config = MoeConfig::new(6, 64, 64, 2, TOKENS).with_transport(transport);
+    let config = MoeConfig::new(6, 64, 64, 2, TOKENS);
+    let config = config.with_transport(transport).with_path(path);
     // Devices outlive their ranks: with one gone too, nobody is left to wait for, and time jumps to
     // the deadlines.
     let devices = ranks(3, 4);
@@ -50,10 +51,10 @@ fn the_others_are_told_who_is_lost() {
         Leaves::BeforeForward,
         Leaves::Panics,
     ];
-    for transport in [Transport::Peer, Transport::Nccl] {
+    for way in WAYS {
         for leaves in leaves {
             let start = Instant::now();
-            let results = run(transport, leaves);
+            let results = run(way, leaves);
             assert_eq!(results.len(), 2);
             for (pass, recovered) in results {
                 let error = pass.unwrap_err();
@@ -62,13 +63,13 @@ fn the_others_are_told_who_is_lost() {
                     Error::Layer(LayerError::Lost { rank: 1, how: Some(how) })
                         if how.contains("panic") == (leaves == Leaves::Panics)
                 );
-                assert!(lost, "{transport:?}, {leaves:?}: {error}");
+                assert!(lost, "{way:?}, {leaves:?}: {error}");
                 // It can't come back.
                 let recovered = recovered.unwrap_err().to_string();
                 assert!(recovered.contains("rank 1 is lost"), "{recovered}");
             }
             let took = start.elapsed();
-            assert!(took < Duration::from_secs(20), "{transport:?}: {took:?}");
+            assert!(took < Duration::from_secs(20), "{way:?}: {took:?}");
         }
     }
 }

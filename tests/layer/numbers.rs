@@ -24,7 +24,7 @@ fn ranks_of(arch: Arch, count: usize, seed: u64) -> Vec<Device> {
 }
 
 /// Long tests were asked for.
-fn all() -> bool {
+pub fn all() -> bool {
     std::env::var_os("MOK_TEST_ALL").is_some()
 }
 
@@ -85,7 +85,7 @@ fn weights_that_lie_differently_give_the_same_bits() {
 }
 
 /// Layers, tokens of each rank, routing and seeds, as small as shows anything.
-fn problems() -> impl Strategy<Value = (Problem, u64)> {
+pub fn problems() -> impl Strategy<Value = (Problem, u64)> {
     let sizes = prop_oneof![Just(64u32), Just(128), Just(192)];
     let shared = prop_oneof![Just(0u32), Just(64), Just(192)];
     let routing = prop_oneof![

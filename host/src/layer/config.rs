@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use mok_kernel::failure::Wait;
+use mok_kernel::forward::words;
 use mok_kernel::route::{
     MAX_EXPERTS, MAX_RANKS, MAX_TOKENS, MAX_TOP_K, SEGMENT, chunks, local_experts,
 };
 use mok_kernel::symmetric::SymmetricPlan;
 
 use super::error::LayerError;
+use super::fused::strips;
 use crate::gemm::Tickets;
 
 /// Sizes of rows are multiples of this.
@@ -36,6 +38,18 @@ pub enum Transport {
     ///
     /// [`Group`]: super::Group
     Nccl,
+}
+
+/// How a forward pass is launched. Both give the same bits, and ranks may differ in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// A launch for each step.
+    #[default]
+    Unfused,
+    /// One launch after the schedule's, in which rows are dispatched, multiplied and combined minibatch by
+    /// minibatch. With [`Transport::Peer`], on Hopper; gate and up must lie alike (see
+    /// [`GateUpCall::fits`](crate::gemm::GateUpCall::fits)).
+    Fused,
 }
 
 impl Transport {
@@ -85,6 +99,11 @@ pub struct MoeConfig {
     pub progress_deadline: Duration,
     /// How tokens travel between ranks.
     pub transport: Transport,
+    /// How a forward pass is launched.
+    pub path: Path,
+    /// With [`Path::Fused`], rows whose gate-and-up comes before any of their down: the grain in which products
+    /// follow each other. A multiple of 128, at least 256. No bit depends on it.
+    pub minibatch_rows: u32,
 }
 
 /// Device memory of one rank, in bytes.
@@ -126,6 +145,8 @@ impl MoeConfig {
             start_deadline: Duration::from_secs(600),
             progress_deadline: Duration::from_secs(30),
             transport: Transport::Peer,
+            path: Path::Unfused,
+            minibatch_rows: 2048,
         }
     }
 
@@ -156,6 +177,18 @@ impl MoeConfig {
     /// With this transport.
     pub fn with_transport(mut self, transport: Transport) -> Self {
         self.transport = transport;
+        self
+    }
+
+    /// Launched like this.
+    pub fn with_path(mut self, path: Path) -> Self {
+        self.path = path;
+        self
+    }
+
+    /// With minibatches of this many rows.
+    pub fn with_minibatch_rows(mut self, rows: u32) -> Self {
+        self.minibatch_rows = rows;
         self
     }
 
@@ -200,6 +233,12 @@ impl MoeConfig {
         if let Some(rows) = self.schedule_capacity {
             multiple("schedule_capacity", rows, SEGMENT)?;
             range("schedule_capacity", rows.into(), 0, MAX_ROWS)?;
+        }
+        multiple("minibatch_rows", self.minibatch_rows, SEGMENT)?;
+        let minibatch = u64::from(self.minibatch_rows);
+        range("minibatch_rows", minibatch, LEAST_MINIBATCH, MAX_ROWS)?;
+        if (self.path, self.transport) == (Path::Fused, Transport::Nccl) {
+            return Err(LayerError::FusedExchange);
         }
         if let Some(value) = self.swiglu_limit
             && !(value > 0.0 && value.is_finite())
@@ -292,6 +331,8 @@ impl MoeConfig {
 
 /// The most rows: what a tensor map counts.
 const MAX_ROWS: u64 = 1 << 31;
+/// The fewest rows of a minibatch: as many as the widest tile of any architecture has.
+const LEAST_MINIBATCH: u64 = 256;
 
 /// Sizes of a rank's buffers, in elements.
 #[derive(Clone, Copy, Debug)]
@@ -338,6 +379,15 @@ impl Parts {
         u64::from(self.shared_rows) * u64::from(columns)
     }
 
+    /// u64 of what the tasks of a pass in one launch wait for.
+    pub fn words(&self) -> u64 {
+        let [routed, shared] = strips(self.capacity, self.shared_rows);
+        match self.config.path {
+            Path::Fused => words(routed, shared),
+            Path::Unfused => 0,
+        }
+    }
+
     /// u32 of the counts.
     pub fn counts(&self) -> u64 {
         u64::from(self.chunks) * u64::from(self.most_local)
@@ -348,6 +398,7 @@ impl Parts {
         let routed = self.rows(config.hidden) + 2 * self.rows(config.intermediate);
         let shared = self.shared(config.hidden) + 2 * self.shared(config.shared_intermediate);
         2 * (routed + shared + self.staged())
+            + 8 * self.words()
             + 4 * (self.counts() + u64::from(config.experts) + u64::from(self.most_local))
     }
 

@@ -149,7 +149,12 @@ impl MoeLayer {
             (None, Ok(())) => {
                 let pass = self.pass(schedule, workspace.or_abort(checked, stream)?, stream);
                 // SAFETY: the same contract.
-                let enqueued = unsafe { pass.enqueue(x, router_weights, out) };
+                let enqueued = unsafe {
+                    match workspace.fused() {
+                        Some(kernel) => pass.enqueue_fused(kernel, x, router_weights, out),
+                        None => pass.enqueue(x, router_weights, out),
+                    }
+                };
                 workspace.or_abort(enqueued, stream)
             }
             (Some(exchange), Ok(())) => {
@@ -200,8 +205,12 @@ impl MoeLayer {
         for (what, ptr) in [("x", x), ("router_weights", router_weights), ("out", out)] {
             check_pointer(what, ptr, tokens.into())?;
         }
+        let fused = self.workspace.fused().is_some();
         for expert in self.calls(schedule).iter().flatten() {
             expert.check()?;
+            if fused && matches!(expert.gate_up, GateUp::Apart(_)) {
+                return Err(LayerError::Fused.into());
+            }
         }
         Ok(tokens)
     }
@@ -258,14 +267,14 @@ impl MoeLayer {
 }
 
 /// The products of an expert, or of all routed ones.
-struct Expert {
-    gate_up: GateUp,
-    down: GemmCall,
+pub(super) struct Expert {
+    pub gate_up: GateUp,
+    pub down: GemmCall,
 }
 
 /// One launch where the weights lie alike; else two, with the activation behind them. The bits are
 /// the same.
-enum GateUp {
+pub(super) enum GateUp {
     Together(GateUpCall),
     Apart([GemmCall; 2]),
 }
@@ -284,13 +293,62 @@ impl Expert {
 pub(super) struct Pass<'a> {
     layer: &'a MoeLayer,
     pub(super) schedule: &'a Schedule,
-    tokens: u32,
+    pub(super) tokens: u32,
     pub(super) stream: &'a Stream,
 }
 
 impl Pass<'_> {
     pub(super) fn workspace(&self) -> &Workspace {
         &self.layer.workspace
+    }
+
+    /// The products of the routed experts, and of the shared one.
+    pub(super) fn calls(&self) -> [Option<Expert>; 2] {
+        self.layer.calls(self.schedule)
+    }
+
+    /// What dispatch and combine take.
+    pub(super) fn move_args(&self) -> MoveArgs {
+        let workspace = self.workspace();
+        MoveArgs {
+            rank: workspace.rank_args(),
+            rows: self.schedule.routes(),
+            row_total: self.schedule.row_total(),
+            matrix: workspace.buffers().rows.ptr().as_raw(),
+            sizes: self.schedule.sizes(),
+            pass_sizes: workspace.buffers().sizes.ptr().as_raw(),
+            hidden: workspace.config.hidden,
+            top_k: workspace.config.top_k,
+            local_experts: workspace.local_experts(),
+            padding: 0,
+        }
+    }
+
+    /// What the weighted sum takes.
+    pub(super) fn weigh_args(
+        &self,
+        router_weights: DevicePtr,
+        out: DevicePtr,
+        places: u64,
+    ) -> WeighArgs {
+        let workspace = &*self.layer.workspace;
+        let shared = self
+            .layer
+            .weights
+            .shared
+            .map(|_| &workspace.buffers().shared_out);
+        WeighArgs {
+            rank: workspace.rank_args(),
+            topk_experts: self.schedule.topk_experts(),
+            router_weights: router_weights.as_raw(),
+            shared: shared.map_or(0, |shared| shared.ptr().as_raw()),
+            places,
+            out: out.as_raw(),
+            tokens: self.tokens,
+            hidden: workspace.config.hidden,
+            top_k: workspace.config.top_k,
+            padding: 0,
+        }
     }
 
     /// # Safety
@@ -302,19 +360,8 @@ impl Pass<'_> {
         out: DevicePtr,
     ) -> Result<()> {
         let (workspace, stream) = (self.workspace(), self.stream);
-        let (config, kernels) = (&workspace.config, &workspace.kernels);
-        let rows = MoveArgs {
-            rank: workspace.rank_args(),
-            rows: self.schedule.routes(),
-            row_total: self.schedule.row_total(),
-            matrix: workspace.buffers().rows.ptr().as_raw(),
-            sizes: self.schedule.sizes(),
-            pass_sizes: workspace.buffers().sizes.ptr().as_raw(),
-            hidden: config.hidden,
-            top_k: config.top_k,
-            local_experts: workspace.local_experts(),
-            padding: 0,
-        };
+        let kernels = &workspace.kernels;
+        let rows = self.move_args();
         let row_grid = workspace.row_grid(workspace.parts.capacity.into());
         let moves = |kernel: &Kernel| {
             if rows.local_experts == 0 {
@@ -341,18 +388,25 @@ impl Pass<'_> {
     /// # Safety
     /// As [`Pass::enqueue`].
     pub(super) unsafe fn stage(&self, x: DevicePtr) -> Result<()> {
+        let [_, shared] = self.calls();
+        // SAFETY: this function's contract.
+        unsafe {
+            self.copy_x(x)?;
+            self.expert(shared, None)
+        }
+    }
+
+    /// Tokens to where they are read from.
+    ///
+    /// # Safety
+    /// As [`Pass::enqueue`].
+    pub(super) unsafe fn copy_x(&self, x: DevicePtr) -> Result<()> {
         let workspace = self.workspace();
         let (region, plan) = workspace.region();
         let bytes = 2 * u64::from(self.tokens) * u64::from(workspace.config.hidden);
-        let [_, shared] = self.layer.calls(self.schedule);
+        let to = DevicePtr::from_raw(region + plan.x);
         // SAFETY: this function's contract.
-        unsafe {
-            workspace.copy(
-                (DevicePtr::from_raw(region + plan.x), x, bytes),
-                self.stream,
-            )?;
-            self.expert(shared, None)
-        }
+        unsafe { workspace.copy((to, x, bytes), self.stream) }
     }
 
     /// The routed experts, on the rows as they are.
@@ -360,7 +414,7 @@ impl Pass<'_> {
     /// # Safety
     /// As [`Pass::enqueue`].
     pub(super) unsafe fn routed(&self) -> Result<()> {
-        let [routed, _] = self.layer.calls(self.schedule);
+        let [routed, _] = self.calls();
         // SAFETY: this function's contract.
         unsafe { self.expert(routed, Some(self.schedule.routes())) }
     }
@@ -446,23 +500,7 @@ impl Pass<'_> {
             return Ok(());
         }
         let workspace = &*self.layer.workspace;
-        let shared = self
-            .layer
-            .weights
-            .shared
-            .map(|_| &workspace.buffers().shared_out);
-        let args = WeighArgs {
-            rank: workspace.rank_args(),
-            topk_experts: self.schedule.topk_experts(),
-            router_weights: router_weights.as_raw(),
-            shared: shared.map_or(0, |shared| shared.ptr().as_raw()),
-            places,
-            out: out.as_raw(),
-            tokens: self.tokens,
-            hidden: workspace.config.hidden,
-            top_k: workspace.config.top_k,
-            padding: 0,
-        };
+        let args = self.weigh_args(router_weights, out, places);
         let grid = workspace.row_grid(self.tokens.into());
         let launch = workspace.kernels.weigh.launch().grid(grid);
         // SAFETY: this function's contract.

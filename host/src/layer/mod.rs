@@ -56,13 +56,14 @@ mod error;
 mod exchange;
 mod exchanged;
 mod forward;
+mod fused;
 mod region;
 mod schedule;
 mod symmetric;
 mod watch;
 mod workspace;
 
-pub use config::{LayerMemory, MoeConfig, Transport};
+pub use config::{LayerMemory, MoeConfig, Path, Transport};
 pub use error::{LayerError, WaitName};
 pub use forward::{MoeLayer, SharedWeights, Weights};
 pub use schedule::Schedule;

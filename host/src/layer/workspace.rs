@@ -9,7 +9,7 @@ use mok_kernel::failure::{Code, RECORD_WORDS, abort_word};
 use mok_kernel::symmetric::SymmetricPlan;
 use mok_kernel::unfused::{RankArgs, STATE_WORDS};
 
-use super::config::{MoeConfig, Parts, Transport};
+use super::config::{MoeConfig, Parts, Path, Transport};
 use super::error::{LayerError, of_record};
 use super::exchange::{Exchange, Failure};
 use super::region::Region;
@@ -43,6 +43,8 @@ pub struct Workspace {
     recoveries: AtomicU64,
     pub(super) kernels: LayerKernels,
     pub(super) gemm: GroupedGemm,
+    /// What the tasks of a pass in one launch wait for; all zero between passes.
+    pub(super) words: Option<Buffer<u64>>,
 }
 
 /// Buffers that only this rank touches.
@@ -114,7 +116,14 @@ impl Workspace {
             Own::new(device, config, &parts, &region.bases(ranks)),
         )?;
         let kernels = device.kernels().map(|kernels| kernels.layer().clone());
+        let words = match config.path {
+            Path::Fused => fused_words(device, &parts).map(Some),
+            Path::Unfused => Ok(None),
+        };
+        // Ranks may differ in it.
+        let words = together(group, words)?;
         let workspace = Workspace {
+            words,
             kernels: together(group, kernels)?,
             gemm: together(group, GroupedGemm::new(device))?,
             beside: together(group, device.stream())?,
@@ -287,6 +296,15 @@ impl Drop for Workspace {
         // A failure has nowhere to go.
         let _ = self.drain();
     }
+}
+
+/// The words of a pass in one launch, where there is a kernel for it.
+fn fused_words(device: &Device, parts: &Parts) -> Result<Buffer<u64>> {
+    let arch = device.arch()?;
+    if mok_kernel::forward::spec(arch).is_none() {
+        return Err(LayerError::NoFused { arch: arch.name() }.into());
+    }
+    device.buffer_zeroed(parts.words() as usize)
 }
 
 /// Fails on all ranks where their settings differ.

@@ -134,7 +134,7 @@ pub fn apply(text: &str, specs: &[&LaunchSpec]) -> Result<String, Error> {
             })?;
         check(&module, entry, spec)?;
         for (decl, param) in entry.params.iter().zip(spec.params) {
-            if *param == Param::TensorMap {
+            if matches!(param, Param::TensorMap | Param::TensorMaps(_)) {
                 edits.push(realign(decl));
             }
         }

@@ -1,5 +1,6 @@
 //! The kernels, each a short composition of roles.
 
+pub mod forward;
 pub mod gemm;
 pub mod pair;
 #[cfg(feature = "entries")]

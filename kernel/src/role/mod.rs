@@ -6,6 +6,7 @@ pub mod carry;
 pub mod clear;
 pub mod deal;
 pub mod dequantize;
+pub mod forward;
 pub mod load;
 pub mod multiply;
 pub mod order;

@@ -103,11 +103,38 @@ pub unsafe fn signal(args: &SignalArgs) {
     if peer >= rank.ranks {
         return;
     }
-    // SAFETY: each thread has a word of its own in the peer's region, and reads one of its own
-    // rank's; the abort word is accessed atomically.
+    // SAFETY: the caller's contract; each thread has a peer of its own.
+    unsafe {
+        call(rank, peer, epoch, args.wait);
+        answer(rank, peer, epoch, args.wait, args.deadline);
+    }
+}
+
+/// Tells a peer that this rank is here.
+///
+/// # Safety
+/// `rank` describes live memory, and `peer` is one of its ranks.
+#[inline(always)]
+pub unsafe fn call(rank: &RankArgs, peer: u32, epoch: u64, wait: u64) {
+    // SAFETY: this rank's own word in the peer's region.
     unsafe {
         let theirs = region(rank, peer) + rank.plan.signals + 8 * rank.rank as u64;
-        atom::store_release_sys_u64(theirs as *mut u64, signal_word(epoch, args.wait));
+        atom::store_release_sys_u64(theirs as *mut u64, signal_word(epoch, wait));
+    }
+}
+
+/// Waits until a peer is here, or fails. This rank itself is.
+///
+/// # Safety
+/// As [`call`], which comes before.
+#[inline(always)]
+pub unsafe fn answer(rank: &RankArgs, peer: u32, epoch: u64, wait: u64, deadline: u64) {
+    if peer == rank.rank {
+        // What goes wrong elsewhere is for those who wait for others to say: they may know it better.
+        return;
+    }
+    // SAFETY: the rank's own words, which are accessed atomically.
+    unsafe {
         let own = region(rank, rank.rank);
         let signal = (own + rank.plan.signals + 8 * peer as u64) as *const u64;
         let start = reg::globaltimer();
@@ -119,14 +146,14 @@ pub unsafe fn signal(args: &SignalArgs) {
             // however late this rank comes. Any other reason is of a later call where everybody has
             // come.
             let this_call = code == Code::Deadline as u64 || code == Code::Different as u64;
-            if seen == epoch && theirs != args.wait {
+            if seen == epoch && theirs != wait {
                 // A rank that sees this goes no further, so whoever differs from it sees it too.
                 let failure = Failure {
                     code: Code::Different,
                     rank: peer,
-                    place: args.wait,
+                    place: wait,
                     k: 0,
-                    expected: args.wait,
+                    expected: wait,
                     seen: theirs,
                 };
                 give_up(rank, failure);
@@ -145,7 +172,7 @@ pub unsafe fn signal(args: &SignalArgs) {
                     Failure {
                         code: Code::Aborted,
                         rank: by,
-                        place: args.wait,
+                        place: wait,
                         k: 0,
                         expected: code,
                         seen,
@@ -153,11 +180,11 @@ pub unsafe fn signal(args: &SignalArgs) {
                 );
                 break;
             }
-            if reg::globaltimer().wrapping_sub(start) > args.deadline {
+            if reg::globaltimer().wrapping_sub(start) > deadline {
                 let failure = Failure {
                     code: Code::Deadline,
                     rank: peer,
-                    place: args.wait,
+                    place: wait,
                     k: 0,
                     expected: epoch,
                     seen,

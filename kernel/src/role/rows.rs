@@ -26,7 +26,7 @@ fn warp() -> (u32, u32) {
 /// # Safety
 /// `rows` addresses the routes of more rows than `row`, which nobody writes.
 #[inline(always)]
-unsafe fn route_of(rows: u64, row: u32) -> Route {
+pub(super) unsafe fn route_of(rows: u64, row: u32) -> Route {
     // SAFETY: the caller's contract.
     Route(unsafe { global::load_u32(rows + 4 * row as u64) })
 }
@@ -36,7 +36,7 @@ unsafe fn route_of(rows: u64, row: u32) -> Route {
 /// # Safety
 /// Both rows are valid, 16-byte aligned, and nobody else touches them meanwhile.
 #[inline(always)]
-unsafe fn copy_row(to: u64, from: u64, elements: u32) {
+pub(super) unsafe fn copy_row(to: u64, from: u64, elements: u32) {
     let chunks = elements / CHUNK;
     let mut chunk = reg::lane();
     // Several loads in flight: a row from a peer is far away.
@@ -68,7 +68,7 @@ unsafe fn copy_row(to: u64, from: u64, elements: u32) {
 /// # Safety
 /// `args` describes live memory, and the route is one of the schedule's.
 #[inline(always)]
-unsafe fn token_at(args: &MoveArgs, route: Route) -> u64 {
+pub(super) unsafe fn token_at(args: &MoveArgs, route: Route) -> u64 {
     // SAFETY: the caller's contract.
     let peer = unsafe { region(&args.rank, route.rank()) };
     peer + args.rank.plan.x + 2 * route.token() as u64 * args.hidden as u64
@@ -79,7 +79,7 @@ unsafe fn token_at(args: &MoveArgs, route: Route) -> u64 {
 /// # Safety
 /// As [`token_at`].
 #[inline(always)]
-unsafe fn slot_at(args: &MoveArgs, route: Route) -> u64 {
+pub(super) unsafe fn slot_at(args: &MoveArgs, route: Route) -> u64 {
     // SAFETY: the caller's contract.
     let peer = unsafe { region(&args.rank, route.rank()) };
     let slot = route.token() as u64 * args.top_k as u64 + route.k() as u64;

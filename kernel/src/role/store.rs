@@ -21,7 +21,7 @@ use crate::ptx::{bulk, fence, global, reg};
 use crate::{for_each_16_columns, named_sync, store_matrix};
 
 /// The named barrier of consumer 0, and the next one's of the next; 0 is the block's.
-pub(super) const BARRIER: u32 = 1;
+pub(crate) const BARRIER: u32 = 1;
 const _: () = assert!(BARRIER + CONSUMERS <= 16);
 
 /// A consumer warpgroup's half of a tile on its way out.

@@ -148,8 +148,13 @@ unsafe fn sum<S: Tiling>(table: SharedTable, problem: &Problem, args: &GemmArgs,
         let start = after - padded(wanted);
         let rows = clamp_rows(start, wanted, args.capacity);
         // Both classes are summed at once: neither has 2^32 tiles.
+        let class = if S::ONE_CLASS {
+            Class::Many
+        } else {
+            Class::of(rows)
+        };
         let tiles = if real {
-            (problem.tiles::<S>(rows) as u64) << (32 * Class::of(rows) as u32)
+            (problem.tiles::<S>(rows) as u64) << (32 * class as u32)
         } else {
             0
         };

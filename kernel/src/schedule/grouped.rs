@@ -19,7 +19,7 @@ use crate::mxfp8;
 /// Wide tiles that share a part of the fixed side before it moves on.
 ///
 /// Neighbouring blocks then read the same weights, and the rows stay in L2.
-const BAND: u32 = 16;
+pub(super) const BAND: u32 = 16;
 
 /// Most rows of a group that is bound by memory: at 155 operations a byte an H200's tensor cores are
 /// no longer faster than its memory.
@@ -81,6 +81,9 @@ pub trait Tiling {
     const STEP: u32;
     /// Where it is columns: whole lines of 128 bytes, for each block.
     const COLUMNS: u32;
+
+    /// Whether all groups are of one class, whatever bounds them.
+    const ONE_CLASS: bool = false;
 }
 
 /// Each block computes its own tiles.
@@ -180,7 +183,7 @@ impl Problem {
     }
 
     /// Where part `index` of the fixed side starts in it.
-    const fn fixed_start(&self, index: u32) -> u32 {
+    pub(super) const fn fixed_start(&self, index: u32) -> u32 {
         if self.paired {
             index / 2 * SIDE + index % 2 * gate_up::HALF
         } else {
@@ -216,7 +219,7 @@ impl Problem {
     }
 
     /// What the wide side is cut in multiples of.
-    const fn unit<S: Tiling>(&self) -> u32 {
+    pub(super) const fn unit<S: Tiling>(&self) -> u32 {
         match self.form {
             Form::Forward | Form::Dgrad => S::ROWS,
             Form::Wgrad => S::COLUMNS,
@@ -257,7 +260,7 @@ pub const fn padded(rows: u32) -> u64 {
 }
 
 /// Start and length of part `index` of `parts`, cut at multiples of `unit` as evenly as they allow.
-fn part(extent: u32, unit: NonZeroU32, parts: NonZeroU32, index: u32) -> (u32, u32) {
+pub(super) fn part(extent: u32, unit: NonZeroU32, parts: NonZeroU32, index: u32) -> (u32, u32) {
     let units = extent.div_ceil(unit.get());
     let (each, more) = (units / parts, units % parts);
     let first = index * each + if index < more { index } else { more };
@@ -365,7 +368,7 @@ impl<T: GroupTable, S: Tiling> Tiles<T, S> {
         let (row_start, rows) = self.table.rows(group);
         let index = number - self.table.first_tile(class, group);
         let wide_tiles = self.problem.wide_tiles::<S>(rows);
-        let (fixed, wide) = in_band(index, wide_tiles, self.problem.fixed_tiles::<S>())?;
+        let (fixed, wide) = in_band(index, wide_tiles, self.problem.fixed_tiles::<S>(), BAND)?;
         let (wide, count) = part(
             self.problem.wide_extent(rows),
             NonZeroU32::new(self.problem.unit::<S>())?,
@@ -383,19 +386,24 @@ impl<T: GroupTable, S: Tiling> Tiles<T, S> {
     }
 }
 
-/// Place on the fixed and on the wide side of tile `index` of a group: bands of [`BAND`] wide
+/// Place on the fixed and on the wide side of tile `index` of a group: bands of `band` wide
 /// tiles, the wide side first inside a band. `None` only for a group without tiles.
-fn in_band(index: u32, wide_tiles: u32, fixed_tiles: u32) -> Option<(u32, u32)> {
+pub(super) fn in_band(
+    index: u32,
+    wide_tiles: u32,
+    fixed_tiles: u32,
+    band: u32,
+) -> Option<(u32, u32)> {
     // NonZero: a plain division would bring a panic into the kernel.
-    let first = if wide_tiles <= BAND {
+    let first = if wide_tiles <= band {
         0
     } else {
-        index / NonZeroU32::new(BAND * fixed_tiles)? * BAND
+        index / NonZeroU32::new(band * fixed_tiles)? * band
     };
-    let height = NonZeroU32::new(if wide_tiles - first < BAND {
+    let height = NonZeroU32::new(if wide_tiles - first < band {
         wide_tiles - first
     } else {
-        BAND
+        band
     })?;
     let inside = index - first * fixed_tiles;
     Some((inside / height, first + inside % height))

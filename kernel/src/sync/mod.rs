@@ -2,3 +2,4 @@
 
 pub mod pair;
 pub mod ring;
+pub mod words;

@@ -80,6 +80,12 @@ pub struct Args {
     /// How tokens get to other ranks
     #[arg(long, value_enum, default_value_t = TransportArg::Peer)]
     transport: TransportArg,
+    /// How the forward pass is launched
+    #[arg(long, value_enum, default_value_t = PathArg::Unfused)]
+    path: PathArg,
+    /// Rows of a minibatch (a multiple of 128, at least 256), with --path fused
+    #[arg(long, value_name = "ROWS")]
+    minibatch_rows: Option<u32>,
     /// Rows that each rank has room for (a multiple of 128); by default twice an even share, or what
     /// the routes need
     #[arg(long, value_name = "ROWS")]
@@ -157,6 +163,24 @@ enum Dtype {
     Bf16,
     /// Blocks of 32 e4m3 with one scale: not yet
     Mxfp8,
+}
+
+/// How the forward pass is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PathArg {
+    /// A launch for each step
+    Unfused,
+    /// One launch up to the weighted sum
+    Fused,
+}
+
+impl PathArg {
+    pub(crate) fn path(self) -> mok::layer::Path {
+        match self {
+            PathArg::Unfused => mok::layer::Path::Unfused,
+            PathArg::Fused => mok::layer::Path::Fused,
+        }
+    }
 }
 
 /// How tokens get to other ranks.
@@ -504,6 +528,8 @@ impl Job<'_> {
             sample: self.args.sample,
             capacity: self.args.capacity,
             transport: self.args.transport.transport(),
+            path: self.args.path.path(),
+            minibatch_rows: self.args.minibatch_rows,
         }
     }
 

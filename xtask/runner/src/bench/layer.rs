@@ -11,7 +11,7 @@ use clap::Parser;
 use comfy_table::{Table, presets};
 use half::bf16;
 use mok::fill;
-use mok::layer::Transport;
+use mok::layer::{Path, Transport};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -19,6 +19,7 @@ use super::{BLOCK, Difference, SAME, median};
 use crate::backend;
 use crate::machine::Machine;
 use crate::progress::Progress;
+use crate::run::PathArg;
 use crate::run::routing::{self, Routes, Routing};
 use crate::run::shape::LayerShape;
 use baseline::Baseline;
@@ -47,6 +48,12 @@ pub struct Args {
     /// Only these transports; both if not given
     #[arg(long, value_delimiter = ',', value_parser = ["peer", "nccl"])]
     transport: Vec<String>,
+    /// How our forward pass is launched over peers' memory
+    #[arg(long, value_enum, default_value_t = PathArg::Unfused)]
+    path: PathArg,
+    /// Rows of a minibatch (a multiple of 128, at least 256), with --path fused
+    #[arg(long, value_name = "ROWS")]
+    minibatch_rows: Option<u32>,
     /// Who chooses experts
     #[arg(long, value_enum, default_value_t = Routing::Uniform)]
     routing: Routing,
@@ -85,6 +92,8 @@ pub struct Inputs {
     down_scale: f32,
     x: Vec<bf16>,
     routes: Routes,
+    path: Path,
+    minibatch_rows: Option<u32>,
 }
 
 impl Inputs {
@@ -101,6 +110,8 @@ impl Inputs {
             x: fill::normal(seed + 1, count * shape.hidden as usize, 1.0),
             routes: routing::made_up(routing, seed + 2, &shape, 0..count),
             tokens,
+            path: Path::Unfused,
+            minibatch_rows: None,
         }
     }
 
@@ -223,7 +234,11 @@ pub fn run(args: &Args) -> Result<bool> {
         for name in &names {
             let shape = LayerShape::parse(name).map_err(anyhow::Error::msg)?;
             progress.at(format!("{name}, {ranks} ranks: data"));
-            let inputs = Arc::new(Inputs::new(shape, ranks, args.routing, args.seed));
+            let inputs = Arc::new(Inputs {
+                path: args.path.path(),
+                minibatch_rows: args.minibatch_rows,
+                ..Inputs::new(shape, ranks, args.routing, args.seed)
+            });
             let load = inputs.write(folder.path())?;
             baseline.load(&load).with_context(|| name.to_string())?;
             let ours = Ours::start(&inputs, &transports)?;

@@ -28,6 +28,10 @@ pub struct Work {
     pub capacity: Option<u32>,
     /// How tokens travel.
     pub transport: Transport,
+    /// How the pass is launched.
+    pub path: mok::layer::Path,
+    /// Rows of a minibatch.
+    pub minibatch_rows: Option<u32>,
 }
 
 /// What one rank found, in JSON for the others.
@@ -258,6 +262,8 @@ fn config(problem: &Problem, work: Work, counts: &Counts) -> MoeConfig {
     let mut config = problem.shape.config(most);
     config.swiglu_limit = problem.swiglu_limit;
     config.transport = work.transport;
+    config.path = work.path;
+    config.minibatch_rows = work.minibatch_rows.unwrap_or(config.minibatch_rows);
     config.schedule_capacity = work.capacity;
     let padded = |rank| counts.rows(problem, rank).map(segment).sum::<u64>();
     let needed = (0..ranks).map(padded).max().unwrap_or(0);

@@ -178,7 +178,11 @@ fn serve(
     }
     let most = inputs.tokens.iter().copied().max().unwrap_or(0);
     let layers = transports.iter().map(|&transport| {
-        let config = shape.config(most).with_transport(transport);
+        let mut config = shape.config(most).with_transport(transport);
+        if transport == Transport::Peer {
+            config.path = inputs.path;
+        }
+        config.minibatch_rows = inputs.minibatch_rows.unwrap_or(config.minibatch_rows);
         let workspace = Workspace::new(&device, &group, &config)?;
         let layer = MoeLayer::new(&workspace, all)?;
         Ok((transport, layer, Schedule::new(&workspace)?))

@@ -1,0 +1,126 @@
+//! The forward pass in one launch, but for the weighted sum.
+
+use mok_kernel::failure::Wait;
+use mok_kernel::forward::{ExpertArgs, ForwardArgs, MAPS};
+use mok_kernel::gemm::{MAX_WIDTH, ROW_ALIGN, shared_plan};
+
+use super::error::LayerError;
+use super::forward::{Expert, GateUp, Pass};
+use super::workspace::Workspace;
+use crate::error::Result;
+use crate::memory::DevicePtr;
+use crate::module::Kernel;
+use crate::tensor_map::{DataType, Swizzle, TensorMapSpec};
+
+/// What its words are counted for: strips of the routed experts, and of the shared one. Each takes at
+/// least a segment.
+pub(super) fn strips(capacity: u32, shared_rows: u32) -> [u32; 2] {
+    [capacity, shared_rows].map(|rows| rows / ROW_ALIGN)
+}
+
+/// Strips of a minibatch: as many as surely have no more rows than it.
+fn strips_of_minibatch(rows: u32) -> u32 {
+    (rows / MAX_WIDTH).max(1)
+}
+
+/// An expert's part of the launch; without one, what is never looked at.
+fn part(
+    expert: Option<&Expert>,
+    stand_in: &TensorMapSpec,
+) -> Result<(ExpertArgs, Vec<TensorMapSpec>)> {
+    let Some(Expert { gate_up, down }) = expert else {
+        let none = bytemuck::Zeroable::zeroed();
+        return Ok((none, vec![stand_in.clone(); MAPS]));
+    };
+    let GateUp::Together(both) = gate_up else {
+        // `Pass::check_fused` has told.
+        return Err(LayerError::Fused.into());
+    };
+    let nothing = DevicePtr::NULL;
+    let args = ExpertArgs {
+        gate_up: both.args(nothing)?,
+        down: down.args(nothing),
+    };
+    let maps = [&both.tensor_maps()?[..], &down.tensor_maps()].concat();
+    Ok((args, maps))
+}
+
+impl Workspace {
+    /// The kernel of a pass in one launch, if that is what is configured.
+    pub(super) fn fused(&self) -> Option<&Kernel> {
+        self.words.as_ref().and(self.kernels.forward.as_ref())
+    }
+}
+
+impl Pass<'_> {
+    /// [`Pass::enqueue`] with one launch for all up to the weighted sum.
+    ///
+    /// # Safety
+    /// As [`MoeLayer::forward`](super::MoeLayer::forward), which has checked the call.
+    pub(super) unsafe fn enqueue_fused(
+        &self,
+        kernel: &Kernel,
+        x: DevicePtr,
+        router_weights: DevicePtr,
+        out: DevicePtr,
+    ) -> Result<()> {
+        let workspace = self.workspace();
+        let config = &workspace.config;
+        let (region, plan) = workspace.region();
+        let deadline = config.deadline(Wait::Tokens);
+        let stand_in = TensorMapSpec::new(DataType::Bf16, DevicePtr::from_raw(region + plan.x))
+            .with_dims(&[64, 1])
+            .with_strides(&[128])
+            .with_tile(&[64, 1])
+            .with_swizzle(Swizzle::B128);
+        let [routed, shared] = self.calls();
+        let (mut routed, routed_maps) = part(routed.as_ref(), &stand_in)?;
+        // As the schedule says: a rank that has failed draws no tiles.
+        routed.gate_up.gemm.group_rows = self.schedule.sizes();
+        let (shared, shared_maps) = part(shared.as_ref(), &stand_in)?;
+        let parts = &workspace.parts;
+        let args = ForwardArgs {
+            moves: self.move_args(),
+            routed,
+            shared,
+            words: workspace
+                .words
+                .as_ref()
+                .map_or(0, |words| words.ptr().as_raw()),
+            deadline: u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX),
+            strips: strips(parts.capacity, parts.shared_rows)[0],
+            minibatch: strips_of_minibatch(config.minibatch_rows),
+            tokens: self.tokens,
+            padding: 0,
+        };
+        let blocks = workspace.device.sm_count().max(1);
+        let groups = args.routed.gate_up.gemm.groups;
+        let maps: Vec<_> = [routed_maps, shared_maps]
+            .concat()
+            .iter()
+            .map(|map| workspace.device.tensor_map(map))
+            .collect::<Result<_>>()?;
+        let launch = kernel.launch().grid([blocks, 1, 1]);
+        let launch = launch.shared(shared_plan(groups).bytes).maps(&maps);
+        // SAFETY: this function's contract, and the workspace's and the schedule's buffers.
+        unsafe {
+            self.copy_x(x)?;
+            launch.arg(&args).enqueue(self.stream)?;
+            workspace.signal(Wait::Results, self.stream)?;
+            self.weigh(router_weights, out, 0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minibatch_has_no_more_rows_than_it_is_called_for() {
+        for rows in (256..10_000).step_by(128) {
+            let strips = strips_of_minibatch(rows);
+            assert!(strips >= 1 && strips * MAX_WIDTH <= rows);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A forward pass in one launch: persistent blocks of a producer, two consumer warpgroups and warps that move
+//! rows.
+//!
+//! ```text
+//! all      group sizes -> table of strips (shared memory)             barrier
+//! producer each tile drawn: wait for its rows or for H; each stage: wait empty -> TMA -> full
+//! consumer each tile, each stage: wait full -> products -> empty;  sums -> H or Y;  told of when the next is stored
+//! movers   each move drawn: meet the ranks | fetch rows | bring rows back
+//! all      barrier; the last block's: the words are zero again
+//! ```
+//!
+//! Registers move from the first warpgroup to the consumers, whose sums alone are 192 a thread.
+
+use crate::forward::{ForwardArgs, MAPS, STEPS, word};
+use crate::gemm::{CONSUMERS, THREADS, shared_plan};
+use crate::mma::Engine;
+use crate::ptx::tma::TensorMapRef;
+use crate::ptx::{atom, fence, global, reg, shared};
+use crate::role::forward::consume::consume;
+use crate::role::forward::feed::{feed, shared_group};
+use crate::role::forward::settle::Settle;
+use crate::role::forward::travel::travel;
+use crate::role::store::BARRIER;
+use crate::role::table::{self, SharedTable};
+use crate::schedule::forward::{ByStrip, STRIPS, Strips};
+use crate::set_max_registers;
+use crate::sync::ring::Ring;
+use crate::sync::words::Words;
+use crate::{named_sync, shuffle, warp_sync};
+
+/// The named barrier where all threads come when they are done, from two places: the warpgroups have different
+/// registers, and ptxas doesn't see through it if they go the same way again.
+const DONE: u32 = BARRIER + CONSUMERS;
+
+/// Composes the roles. `maps` gives the first of the tensor maps.
+///
+/// # Safety
+/// All threads run it, launched as [`FORWARD`](crate::forward::FORWARD) says, with the shared memory of its plan
+/// for the groups; `args` and the maps describe valid memory.
+#[inline(always)]
+pub unsafe fn forward<E: Engine>(maps: impl Fn() -> TensorMapRef, args: &ForwardArgs) {
+    let gemm = &args.routed.gate_up.gemm;
+    let plan = shared_plan(gemm.groups);
+    let base = shared::dynamic_base();
+    let ring = Ring::new(
+        base.add(plan.full),
+        base.add(plan.empty),
+        base.add(plan.clear),
+    );
+    let table = SharedTable::new(gemm.groups, base.add(plan.table));
+    let words = Words::new(args.words, args.moves.rank.state);
+    let thread = reg::thread_idx();
+    if thread == 0 {
+        // SAFETY: one thread, before the barriers inside `build`.
+        unsafe {
+            ring.init(false);
+        }
+        fence::mbarrier_init();
+    }
+    // SAFETY: every thread is here.
+    unsafe { table::build::<ByStrip>(table, &STRIPS, gemm) };
+
+    let warpgroup = thread / 128;
+    if warpgroup == 0 {
+        // SAFETY: the whole warpgroup; its first thread is the producer, its other warps movers.
+        unsafe {
+            set_max_registers!(dec 72);
+            if thread == 0 {
+                feed(args, table, words, maps(), ring, base, &plan);
+            } else if thread >= 32 {
+                travel(args, base.add(plan.table), words);
+            }
+            warp_sync!();
+            named_sync!(DONE, THREADS, 0, "helpers");
+            if thread < 32 {
+                end(args, words);
+            }
+        }
+    } else {
+        // SAFETY: the whole warpgroup, one part each.
+        unsafe {
+            set_max_registers!(inc 216);
+            let way = Settle::new(args, maps, words);
+            consume::<E>(way, warpgroup - 1, ring, base, &plan);
+            named_sync!(DONE, THREADS, 0, "consumers");
+        }
+    }
+}
+
+/// The block has ended; the last one makes the words zero again.
+///
+/// # Safety
+/// One warp of the block runs it, after all others are done.
+#[inline(always)]
+unsafe fn end(args: &ForwardArgs, words: Words) {
+    let mut ended = 0;
+    // SAFETY: all lanes are here; the words are the launch's.
+    unsafe {
+        if reg::lane() == 0 {
+            ended = atom::add_acq_rel_gpu_u64(words.at(word::ENDED) as *mut u64, 1) as u32;
+        }
+        ended = shuffle!(ended, 0u32);
+        warp_sync!("ended");
+        if ended + 1 == reg::grid_dim() {
+            clear(args, words);
+        }
+    }
+}
+
+/// Makes the words zero again.
+///
+/// # Safety
+/// The lanes of a warp of the last block run it; all others have ended.
+#[inline(always)]
+unsafe fn clear(args: &ForwardArgs, words: Words) {
+    let zero = |first: u32, count: u32| {
+        let mut at = reg::lane();
+        while at < count {
+            // SAFETY: this thread's word.
+            unsafe { global::store_u64(words.at(first + at), 0) };
+            at += 32;
+        }
+    };
+    zero(0, word::STRIPS);
+    let plan = shared_plan(args.routed.gate_up.gemm.groups);
+    let table = SharedTable::new(
+        args.routed.gate_up.gemm.groups,
+        shared::dynamic_base().add(plan.table),
+    );
+    let strips = Strips::new(table, 1).total();
+    let mut step = 0;
+    while step < STEPS {
+        zero(word::STRIPS + step * args.strips, strips);
+        step += 1;
+    }
+    let shared = Strips::new(shared_group(args), 1).total();
+    zero(word::STRIPS + STEPS * args.strips, shared);
+}
+
+/// The tensor maps, as [`TensorMapParam`](super::gemm::TensorMapParam).
+#[derive(Clone, Copy)]
+#[repr(C, align(16))]
+pub struct TensorMapParams(pub [[u64; 16]; 2 * MAPS]);
+
+#[cfg(all(feature = "entries", mok_arch = "sm_90a"))]
+mod entries {
+    use super::{TensorMapParams, forward};
+    use crate::forward::ForwardArgs;
+    use crate::mma::Native;
+    use crate::tensor_map_param;
+
+    /// A forward pass up to the weighted sum: `y[t, k]` of every route in its slot, and the shared expert's.
+    ///
+    /// # Safety
+    /// As its launch spec says; the maps have the products' boxes, `args` describes valid memory.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "ptx-kernel" fn mok_forward(_maps: TensorMapParams, args: ForwardArgs) {
+        // SAFETY: the caller's contract.
+        unsafe { forward::<Native>(|| tensor_map_param!("mok_forward", 0), &args) };
+    }
+}

@@ -1,0 +1,6 @@
+//! The roles of a forward pass in one launch, where they differ from those of the separate launches.
+
+pub mod consume;
+pub mod feed;
+pub mod settle;
+pub mod travel;

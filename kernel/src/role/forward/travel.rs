@@ -1,0 +1,233 @@
+//! The warps of a forward pass that move rows: to this rank, and back to where they came from.
+
+use super::feed::tiles_of_strip;
+use crate::failure::Wait;
+use crate::forward::{ForwardArgs, HALVES, Step, step_word, word};
+use crate::ptx::shared::SmemAddr;
+use crate::ptx::{global, reg};
+use crate::role::peers::{answer, call};
+use crate::role::rows::{copy_row, route_of, slot_at, token_at};
+use crate::role::table::SharedTable;
+use crate::schedule::forward::{Move, Moves, Piece, Strips};
+use crate::sync::words::Words;
+use crate::unfused::{MoveArgs, RankArgs, STATE_EPOCH};
+use crate::{shuffle, warp_sync};
+
+/// A warp that moves rows. What doesn't change is worked out anew for each move: it has few registers.
+struct Mover<'a> {
+    args: &'a ForwardArgs,
+    words: Words,
+    /// Where the block's table starts.
+    table: SmemAddr,
+    /// Whether the rank has failed, as far as this warp has seen.
+    gone: bool,
+}
+
+/// Draws moves and makes them, until there are no more. After a failure it goes on to draw, and moves nothing.
+///
+/// Waits for: the other ranks; a strip's tiles of down. Signals: pieces that have arrived; that ranks have met.
+///
+/// # Safety
+/// Whole warps run it; `args` describes live memory, the schedule is complete, the block's table starts at `table`.
+#[inline(always)]
+pub unsafe fn travel(args: &ForwardArgs, table: SmemAddr, words: Words) {
+    let mut mover = Mover {
+        args,
+        words,
+        table,
+        gone: false,
+    };
+    loop {
+        // SAFETY: the schedule's word.
+        let rows = unsafe { global::load_u32(args.moves.row_total) };
+        let moves = Moves::new(rows, args.minibatch);
+        let mut ticket = 0;
+        // SAFETY: the words are the launch's; all lanes are here.
+        unsafe {
+            if reg::lane() == 0 {
+                // There are fewer than 2^32 moves.
+                ticket = words.draw(word::MOVES) as u32;
+            }
+            ticket = shuffle!(ticket, 0u32);
+        }
+        let (what, index) = moves.get(ticket);
+        // SAFETY: the caller's contract; all lanes go the same way.
+        unsafe {
+            if what == Move::Dispatch {
+                mover.dispatch(index);
+            } else if what == Move::Combine {
+                mover.combine(index);
+            } else if what == Move::Tokens {
+                mover.meet();
+            } else {
+                return;
+            }
+        }
+    }
+}
+
+/// Waits for a word, by the first lane for all. The literal numbers the place.
+///
+/// # Safety
+/// All lanes are here.
+macro_rules! wait {
+    ($mover:expr, $word:expr, $target:expr, $what:literal) => {{
+        let mut there = 0;
+        if reg::lane() == 0 {
+            there = $mover.words.wait($word, $target) as u32;
+        }
+        // The shuffle brings the answer, the barrier what the first lane has waited for.
+        $mover.gone |= shuffle!(there, 0u32, $what) == 0;
+        warp_sync!($what, "in");
+    }};
+}
+
+impl Mover<'_> {
+    /// What is moved.
+    #[inline(always)]
+    fn moves(&self) -> MoveArgs {
+        let moves = &self.args.moves;
+        MoveArgs {
+            hidden: reg::anew(moves.hidden),
+            top_k: reg::anew(moves.top_k),
+            ..*moves
+        }
+    }
+
+    /// The word of a strip's step.
+    #[inline(always)]
+    fn step(&self, step: Step, strip: u32) -> u32 {
+        step_word(step, reg::anew(self.args.strips), strip)
+    }
+
+    /// A piece by its number.
+    #[inline(always)]
+    fn piece(&self, index: u32) -> Option<Piece> {
+        let groups = reg::anew(self.args.routed.gate_up.gemm.groups);
+        let table = SharedTable::new(groups, self.table);
+        Strips::new(table, self.args.minibatch).piece(index)
+    }
+
+    /// Fetches a piece's rows from their ranks.
+    ///
+    /// # Safety
+    /// All lanes are here, with a piece that is this warp's alone.
+    #[inline(always)]
+    unsafe fn dispatch(&mut self, index: u32) {
+        // SAFETY: the caller's contract; the other ranks' tokens are there once they have been met.
+        unsafe {
+            if !self.gone {
+                wait!(self, word::TOKENS, 1, "tokens");
+            }
+            let Some(piece) = self.piece(index) else {
+                return;
+            };
+            if !self.gone {
+                let moves = &self.moves();
+                each_row(&piece, |row| {
+                    let from = token_at(moves, route_of(moves.rows, row));
+                    copy_row(moves.matrix + offset(row, moves.hidden), from, moves.hidden);
+                });
+                warp_sync!("arrived");
+                if reg::lane() == 0 {
+                    let word = self.step(Step::Arrived, piece.strip);
+                    self.words.count(word);
+                }
+            }
+        }
+    }
+
+    /// Brings a piece's rows to the slots of their routes.
+    ///
+    /// # Safety
+    /// As [`dispatch`](Mover::dispatch).
+    #[inline(always)]
+    unsafe fn combine(&mut self, index: u32) {
+        let args = self.args;
+        let moves = &self.moves();
+        // SAFETY: the caller's contract; the rows are computed, and a route has one row.
+        unsafe {
+            let Some(piece) = self.piece(index) else {
+                return;
+            };
+            if !self.gone {
+                let inner = reg::anew(args.routed.gate_up.gemm.n);
+                let (_, downs) = tiles_of_strip(moves.hidden, inner);
+                let word = self.step(Step::Computed, piece.strip);
+                wait!(self, word, (HALVES * downs) as u64, "computed");
+            }
+            if !self.gone {
+                each_row(&piece, |row| {
+                    let to = slot_at(moves, route_of(moves.rows, row));
+                    copy_row(to, moves.matrix + offset(row, moves.hidden), moves.hidden);
+                });
+            }
+        }
+    }
+
+    /// Meets the other ranks, unless this one has failed.
+    ///
+    /// # Safety
+    /// All lanes are here; the meeting is one warp's.
+    #[inline(always)]
+    unsafe fn meet(&mut self) {
+        let rank = &self.args.moves.rank;
+        // SAFETY: the caller's contract.
+        unsafe {
+            if self.words.failed() {
+                self.gone = true;
+                return;
+            }
+            let (epoch, wait) = (next_epoch(rank), Wait::Tokens as u64);
+            let mut peer = reg::lane();
+            while peer < rank.ranks {
+                call(rank, peer, epoch, wait);
+                peer += 32;
+            }
+            peer = reg::lane();
+            while peer < rank.ranks {
+                answer(rank, peer, epoch, wait, self.args.deadline);
+                peer += 32;
+            }
+            warp_sync!("here");
+            // The same for all lanes: whoever failed did so before the barrier.
+            self.gone = self.words.failed();
+            if !self.gone && reg::lane() == 0 {
+                self.words.count(word::TOKENS);
+            }
+        }
+    }
+}
+
+/// Bytes from a matrix's start to a row.
+#[inline(always)]
+fn offset(row: u32, columns: u32) -> u64 {
+    2 * row as u64 * columns as u64
+}
+
+#[inline(always)]
+fn each_row(piece: &Piece, mut each: impl FnMut(u32)) {
+    let mut row = piece.row;
+    while row < piece.row + piece.rows {
+        each(row);
+        row += 1;
+    }
+}
+
+/// The number of the wait that now comes.
+///
+/// # Safety
+/// All lanes of the only warp that meets anybody.
+#[inline(always)]
+unsafe fn next_epoch(rank: &RankArgs) -> u64 {
+    let at = rank.state + 8 * STATE_EPOCH;
+    // SAFETY: the rank's own word; all lanes have read it before the first one writes.
+    unsafe {
+        let epoch = global::load_u64(at) + 1;
+        warp_sync!("epoch");
+        if reg::lane() == 0 {
+            global::store_u64(at, epoch);
+        }
+        epoch
+    }
+}

@@ -1,0 +1,347 @@
+//! A forward pass as one order of tasks, which is topological for all that they wait for.
+//!
+//! Rows of experts come in strips: what a tile has of a group's rows, all of its columns. A strip is
+//! dispatched in pieces of [`PIECE`] rows, then multiplied by gate and up, then by down, then combined.
+//! Each step waits for the one before, strip by strip, and counters in device memory tell how far a
+//! strip is ([`forward`](crate::forward)).
+//!
+//! ```text
+//! tiles   gate-and-up 0, gate-and-up 1, down 0, gate-and-up 2, down 1, ... down last
+//! moves   meet the other ranks, dispatch some pieces ahead, combine 0, dispatch, combine 1, dispatch, ...
+//!         combine last
+//! ```
+//!
+//! Tiles are drawn by blocks and moves by warps, each in its own order: whoever has drawn a task does it
+//! before it draws another. There is an order of all tasks that has both as parts and in which
+//! no task comes before what it waits for. So the first task of that order which isn't done is one that
+//! somebody works at, or is the next to be drawn, whatever else waits; one block that runs is enough.
+
+use core::num::NonZeroU32;
+
+use super::grouped::{BAND, ByBlock, Class, GroupTable, Problem, Tile, Tiling, in_band, part};
+
+/// Rows that a warp moves for one ticket.
+pub const PIECE: u32 = 8;
+const _: () = assert!(ByBlock::ROWS.is_multiple_of(PIECE));
+
+/// Tiles are counted by strips, and few rows or many make no difference.
+#[derive(Clone, Copy)]
+pub struct ByStrip;
+
+impl Tiling for ByStrip {
+    const BLOCKS: u32 = ByBlock::BLOCKS;
+    const WIDEST: u32 = ByBlock::WIDEST;
+    const ROWS: u32 = ByBlock::ROWS;
+    const STEP: u32 = ByBlock::STEP;
+    const COLUMNS: u32 = ByBlock::COLUMNS;
+
+    const ONE_CLASS: bool = true;
+}
+
+/// What a strip is cut by: products of one tile on the fixed side have as many tiles as strips.
+pub const STRIPS: Problem = Problem::new(crate::gemm::Form::Forward, 0, 1, 1, 0);
+
+/// A table of one group.
+#[derive(Clone, Copy)]
+pub struct OneGroup {
+    /// Its rows.
+    pub rows: u32,
+}
+
+impl GroupTable for OneGroup {
+    fn groups(&self) -> u32 {
+        1
+    }
+
+    fn first_tile(&self, _: Class, group: u32) -> u32 {
+        match group {
+            0 => 0,
+            _ => STRIPS.wide_tiles::<ByStrip>(self.rows),
+        }
+    }
+
+    fn rows(&self, _: u32) -> (u32, u32) {
+        (0, self.rows)
+    }
+}
+
+/// Which product of an expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Stage {
+    /// Gate and up, and the activation.
+    GateUp = 0,
+    /// Down.
+    Down = 1,
+}
+
+/// The order of an expert's tiles, or of all routed experts': both products, minibatch by minibatch.
+#[derive(Clone, Copy, Debug)]
+pub struct Line {
+    gates: u32,
+    downs: u32,
+    /// Tiles of a whole minibatch.
+    gate_batch: u32,
+    down_batch: u32,
+}
+
+impl Line {
+    /// Of `strips` strips, `minibatch` to a minibatch; each has so many tiles in the two products. None of
+    /// the products of these overflows.
+    #[inline(always)]
+    pub const fn new(strips: u32, minibatch: u32, gate_tiles: u32, down_tiles: u32) -> Line {
+        // Capped, so that nothing overflows.
+        let batch = if minibatch < strips {
+            minibatch
+        } else {
+            strips
+        };
+        Line {
+            gates: strips * gate_tiles,
+            downs: strips * down_tiles,
+            gate_batch: batch * gate_tiles,
+            down_batch: batch * down_tiles,
+        }
+    }
+
+    /// All tiles.
+    #[inline(always)]
+    pub const fn total(&self) -> u64 {
+        self.gates as u64 + self.downs as u64
+    }
+
+    /// The product of a ticket under [`total`](Line::total), and the tile's number in it.
+    #[inline(always)]
+    pub fn get(&self, ticket: u64) -> (Stage, u32) {
+        let (gate, down) = (self.gate_batch, self.down_batch);
+        if ticket < gate as u64 {
+            return (Stage::GateUp, ticket as u32);
+        }
+        // Rounds of a minibatch's gate-and-up and the one before's down, while there are whole ones.
+        let rest = ticket - gate as u64;
+        let round = (gate as u64 + down as u64).max(1);
+        let whole = (self.gates / gate.max(1)).saturating_sub(1) as u64;
+        let index = rest / round;
+        if index < whole {
+            let inside = rest - index * round;
+            let (index, inside) = (index as u32, inside as u32);
+            return if inside < gate {
+                (Stage::GateUp, (index + 1) * gate + inside)
+            } else {
+                (Stage::Down, index * down + (inside - gate))
+            };
+        }
+        let (whole, rest) = (whole as u32, (rest - whole * round) as u32);
+        let left = self.gates - (whole + 1) * gate;
+        if rest < left {
+            (Stage::GateUp, (whole + 1) * gate + rest)
+        } else {
+            (Stage::Down, whole * down + (rest - left))
+        }
+    }
+}
+
+/// Strips of a product's groups, and its tiles by their numbers.
+#[derive(Clone, Copy)]
+pub struct Strips<T> {
+    table: T,
+    band: u32,
+    /// The last group asked for.
+    group: u32,
+}
+
+/// Some rows of one strip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The strip.
+    pub strip: u32,
+    /// Its first row.
+    pub row: u32,
+    /// Rows, at least 1.
+    pub rows: u32,
+}
+
+impl<T: GroupTable> Strips<T> {
+    /// The strips of a table made for [`STRIPS`]. Tiles of up to a minibatch's strips share a part of the
+    /// weights before it moves on: more would wait for tiles of later minibatches.
+    pub fn new(table: T, minibatch: u32) -> Strips<T> {
+        Strips {
+            table,
+            band: if minibatch < BAND { minibatch } else { BAND },
+            group: 0,
+        }
+    }
+
+    /// All of them.
+    #[inline(always)]
+    pub fn total(&self) -> u32 {
+        self.table.first_tile(Class::Many, self.table.groups())
+    }
+
+    /// Tile `number` of a product of the strips, and its strip. `None` for a number that there isn't.
+    #[inline(always)]
+    pub fn tile(&mut self, problem: &Problem, number: u32) -> Option<(Tile, u32)> {
+        let fixed_tiles = NonZeroU32::new(problem.fixed_tiles::<ByStrip>())?;
+        let near = number / fixed_tiles;
+        if near >= self.total() {
+            return None;
+        }
+        let first = |group| self.table.first_tile(Class::Many, group);
+        let group = last_from(first, self.table.groups(), self.group, near);
+        self.group = group;
+        let (row_start, rows) = self.table.rows(group);
+        let before = first(group);
+        let wide_tiles = STRIPS.wide_tiles::<ByStrip>(rows);
+        let index = number - before * fixed_tiles.get();
+        let (fixed, place) = in_band(index, wide_tiles, fixed_tiles.get(), self.band)?;
+        let unit = NonZeroU32::new(ByStrip::ROWS)?;
+        let (wide, count) = part(rows, unit, NonZeroU32::new(wide_tiles)?, place);
+        let tile = Tile {
+            group,
+            row_start,
+            rows,
+            fixed: problem.fixed_start(fixed),
+            wide,
+            count,
+        };
+        Some((tile, before + place))
+    }
+
+    /// Piece `index` of all rows, padding among them; `None` if nothing but padding is there.
+    #[inline(always)]
+    pub fn piece(&mut self, index: u32) -> Option<Piece> {
+        let row = index * PIECE;
+        let groups = self.table.groups();
+        if groups == 0 {
+            return None;
+        }
+        let start = |group| self.table.rows(group).0;
+        let group = last_from(start, groups, self.group, row);
+        self.group = group;
+        let (row_start, rows) = self.table.rows(group);
+        let inside = row - row_start;
+        if inside >= rows {
+            return None;
+        }
+        // The inverse of `part`.
+        let parts = NonZeroU32::new(STRIPS.wide_tiles::<ByStrip>(rows))?;
+        let units = rows.div_ceil(ByStrip::ROWS);
+        let (each, more) = (NonZeroU32::new(units / parts)?, units % parts);
+        let longer = NonZeroU32::new(each.get() + 1)?;
+        let unit = inside / ByStrip::ROWS;
+        let place = if unit < more * longer.get() {
+            unit / longer
+        } else {
+            more + (unit - more * longer.get()) / each
+        };
+        let left = rows - inside;
+        Some(Piece {
+            strip: self.table.first_tile(Class::Many, group) + place,
+            row,
+            rows: if left < PIECE { left } else { PIECE },
+        })
+    }
+}
+
+/// The last of so many groups, at least one, that starts at `number` or before it; they start in order, where
+/// `first` says. `near` is where it was the last time: numbers mostly grow from one call to the next.
+#[inline(always)]
+fn last_from(first: impl Fn(u32) -> u32, groups: u32, near: u32, number: u32) -> u32 {
+    let (mut low, mut high) = if first(near) <= number {
+        (near, groups)
+    } else {
+        (0, near)
+    };
+    // Mostly it is the same group.
+    if low + 1 < high && first(low + 1) > number {
+        return low;
+    }
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if first(middle) <= number {
+            low = middle
+        } else {
+            high = middle
+        }
+    }
+    low
+}
+
+/// Pieces that a strip of so many rows is dispatched in.
+pub const fn pieces(rows: u32) -> u32 {
+    rows.div_ceil(PIECE)
+}
+
+/// What a warp that moves rows does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Move {
+    /// Meets the other ranks, whose tokens are then there.
+    Tokens,
+    /// Fetches a piece.
+    Dispatch,
+    /// Brings a piece back.
+    Combine,
+    /// Nothing more.
+    End,
+}
+
+/// The order of the moves.
+#[derive(Clone, Copy, Debug)]
+pub struct Moves {
+    /// Pieces of all rows, with padding.
+    pieces: u32,
+    /// Pieces that are dispatched before the first is combined.
+    ahead: u32,
+}
+
+impl Moves {
+    /// For so many rows with padding.
+    ///
+    /// A piece that is combined waits for tiles of its minibatch, of the next one where a band reaches into
+    /// it, and of the two behind that, whose gate-and-up comes first: four minibatches are dispatched before
+    /// it. The rows of a strip and its group's padding are at most 256.
+    #[inline(always)]
+    pub const fn new(rows: u32, minibatch: u32) -> Moves {
+        let pieces = rows / PIECE;
+        let ahead = minibatch as u64 * (4 * 256 / PIECE as u64);
+        Moves {
+            pieces,
+            ahead: if ahead < pieces as u64 {
+                ahead as u32
+            } else {
+                pieces
+            },
+        }
+    }
+
+    /// The move of a ticket, and which piece.
+    #[inline(always)]
+    pub const fn get(&self, ticket: u32) -> (Move, u32) {
+        if ticket == 0 {
+            return (Move::Tokens, 0);
+        }
+        let mut left = ticket - 1;
+        if left < self.ahead {
+            return (Move::Dispatch, left);
+        }
+        left -= self.ahead;
+        let both = self.pieces - self.ahead;
+        if left < 2 * both {
+            return if left.is_multiple_of(2) {
+                (Move::Combine, left / 2)
+            } else {
+                (Move::Dispatch, self.ahead + left / 2)
+            };
+        }
+        left -= 2 * both;
+        if left < self.ahead {
+            (Move::Combine, both + left)
+        } else {
+            (Move::End, 0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

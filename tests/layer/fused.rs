@@ -1,0 +1,192 @@
+//! The pass in one launch: the bits of the separate launches, whatever is set and whoever runs first.
+
+use mok::layer::{LayerError, MoeConfig, Path, Transport, Workspace};
+use mok::{Arch, Completion, Device, EmulatorConfig, Error};
+use mok_tests::layer::{Problem, Routing};
+use mok_tests::rank::on_ranks;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use super::numbers::{all, problems, ranks};
+
+/// So many emulated GPUs with so many SMs each.
+fn ranks_with(sms: u32, count: usize, seed: u64) -> Vec<Device> {
+    let config = EmulatorConfig {
+        arch: Arch::Sm90a,
+        sms,
+        seed,
+        ..EmulatorConfig::default()
+    };
+    Device::emulated_peers(config, count).unwrap()
+}
+
+fn fused(problem: &Problem, minibatch_rows: u32) -> Problem {
+    let config = problem.config.with_path(Path::Fused);
+    Problem {
+        config: config.with_minibatch_rows(minibatch_rows),
+        ..problem.clone()
+    }
+}
+
+#[test]
+fn any_number_of_ranks_gives_the_bits_of_separate_launches() {
+    let config = MoeConfig::new(8, 64, 128, 2, 24).with_shared(64);
+    let problem = Problem::new(config, &[24], Routing::Uniform, 1);
+    let expected = problem.outputs(&ranks(1, 0), 1);
+    for (seed, tokens) in [&[24][..], &[12, 12], &[1, 20, 0, 3], &[3; 8]]
+        .into_iter()
+        .enumerate()
+    {
+        let split = problem.split(tokens);
+        let outputs = fused(&split, 256).outputs(&ranks(tokens.len(), seed as u64), 2);
+        assert!(outputs == expected, "{tokens:?}");
+    }
+}
+
+/// Several minibatches of several strips, on few blocks and more, in minibatches of any size. The contraction is
+/// longer than a chunk; the last columns are less than a tile.
+#[test]
+fn no_grid_and_no_minibatch_changes_a_bit() {
+    let config = MoeConfig::new(4, 576, 192, 2, 200).with_shared(64);
+    let config = config.with_swiglu_limit(0.75);
+    let problem = Problem::new(config, &[200, 130], Routing::Zipf, 4);
+    let expected = problem.outputs(&ranks(2, 0), 1);
+    let cases = [(2, 256), (3, 512), (5, 2048)];
+    for (seed, (sms, minibatch_rows)) in cases.into_iter().enumerate() {
+        let devices = ranks_with(sms, 2, seed as u64);
+        let outputs = fused(&problem, minibatch_rows).outputs(&devices, 1);
+        assert!(
+            outputs == expected,
+            "{sms} SMs, minibatches of {minibatch_rows} rows"
+        );
+    }
+}
+
+#[test]
+fn any_routing_gives_the_bits_of_separate_launches() {
+    let config = Config {
+        cases: if all() { 300 } else { 8 },
+        max_shrink_iters: 20,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let mut runner = match all() {
+        true => TestRunner::new(config),
+        false => {
+            let seeds = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+            TestRunner::new_with_rng(config, seeds)
+        }
+    };
+    let run = runner.run(&problems(), |(problem, seed)| {
+        let count = problem.tokens.len();
+        let expected = problem.outputs(&ranks(count, seed), 1);
+        let minibatch_rows = [256, 384, 1024][seed as usize % 3];
+        let devices = ranks_with(2 + seed as u32 % 3, count, seed + 1);
+        let outputs = fused(&problem, minibatch_rows).outputs(&devices, 2);
+        proptest::prop_assert!(outputs == expected, "other bits");
+        Ok(())
+    });
+    run.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Ranks need not agree on how they launch.
+#[test]
+fn ranks_of_both_kinds_meet() {
+    let config = MoeConfig::new(6, 64, 64, 3, 7).with_shared(128);
+    let problem = Problem::new(config, &[7, 5, 2], Routing::Loose, 8);
+    let expected = problem.outputs(&ranks(3, 0), 1);
+    let one_launch = fused(&problem, 256);
+    let outputs = on_ranks(ranks(3, 1), |device, group| {
+        let problem = match group.rank() {
+            1 => &problem,
+            _ => &one_launch,
+        };
+        problem.run(&device, &group, 2).unwrap().swap_remove(1)
+    });
+    assert!(outputs.concat() == expected);
+}
+
+#[test]
+fn every_adversary_gets_the_same_bits() {
+    let config = MoeConfig::new(5, 64, 128, 3, 9).with_shared(64);
+    let problem = Problem::new(config, &[9, 2, 0], Routing::Loose, 3);
+    let expected = problem.outputs(&ranks(3, 0), 1);
+    let problem = fused(&problem, 256);
+    let seeds = if all() { 64 } else { 2 };
+    let base = EmulatorConfig {
+        sms: 3,
+        ..EmulatorConfig::default()
+    };
+    let late = EmulatorConfig {
+        completion: Completion::Late,
+        ..base.clone()
+    };
+    let early = EmulatorConfig {
+        completion: Completion::Early,
+        ..base.clone()
+    };
+    let reverse = EmulatorConfig {
+        reverse: true,
+        ..base.clone()
+    };
+    // Of three blocks one is resident at a time.
+    let held = EmulatorConfig {
+        held_sms: 2,
+        ..base.clone()
+    };
+    let starved = |warp| EmulatorConfig {
+        starved_warp: Some(warp),
+        ..base.clone()
+    };
+    // The producer, a warp that moves rows, a consumer's.
+    for (mode, config) in [
+        late,
+        early,
+        reverse,
+        held,
+        starved(0),
+        starved(2),
+        starved(5),
+    ]
+    .iter()
+    .enumerate()
+    {
+        for seed in 0..seeds {
+            let config = EmulatorConfig {
+                seed,
+                ..config.clone()
+            };
+            let devices = Device::emulated_peers(config, 3).unwrap();
+            let outputs = problem.outputs(&devices, 2);
+            assert!(outputs == expected, "mode {mode}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn what_there_is_no_launch_for_is_an_error() {
+    let config = MoeConfig::new(4, 64, 64, 1, 4).with_path(Path::Fused);
+    for (rows, text) in [
+        (0, "minibatch_rows is 0, not 256 to"),
+        (128, "minibatch_rows is 128, not 256 to"),
+        (300, "minibatch_rows is 300, not a multiple of 128"),
+    ] {
+        let error = config.with_minibatch_rows(rows).check(1).unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    let error = config.with_transport(Transport::Nccl).check(1).unwrap_err();
+    assert_eq!(error, LayerError::FusedExchange);
+    let pairs = EmulatorConfig {
+        arch: Arch::Sm100a,
+        sms: 2,
+        ..EmulatorConfig::default()
+    };
+    let made = on_ranks(
+        Device::emulated_peers(pairs, 1).unwrap(),
+        |device, group| Workspace::new(&device, &group, &config).map(drop),
+    );
+    let error = made.into_iter().next().unwrap().unwrap_err();
+    assert!(
+        matches!(error, Error::Layer(LayerError::NoFused { arch: "sm_100a" })),
+        "{error}"
+    );
+}
