@@ -468,6 +468,28 @@ fn all_that_pairs_synchronise_in_mxfp8_is_needed() {
     caught(Arch::Sm100a, Entry::Mxfp8);
 }
 
+/// The fixed side's, and both tiles of the wide side's: without one, products are scaled by what nobody wrote.
+#[test]
+fn each_copy_of_scales_is_needed() {
+    let (arch, ptx) = (Arch::Sm100a, shipped(Arch::Sm100a));
+    let case = cases(arch).find(|case| case.entry == Entry::Mxfp8).unwrap();
+    let config = EmulatorConfig {
+        arch,
+        ..EmulatorConfig::default()
+    };
+    let right = product(ptx, case, config.clone()).unwrap();
+    let lines: Vec<&str> = ptx.lines().collect();
+    let is_copy = |at: &usize| lines[*at].contains("tcgen05.cp");
+    let copies: Vec<usize> = lines_of(ptx, Entry::Mxfp8).filter(is_copy).collect();
+    assert_eq!(copies.len(), 3);
+    for at in copies {
+        let mut without = lines.clone();
+        without[at] = "";
+        let d = product(&without.join("\n"), case, config.clone());
+        assert!(d.is_err() || d.is_ok_and(|d| d != right), "line {}", at + 1);
+    }
+}
+
 /// With `cargo xtask test --all` in all kernels. wgrad's has every role and barrier of the others, whose way
 /// out is Hopper's.
 #[test]

@@ -5,7 +5,7 @@
 //! names the same: the even block of a pair issues products that read shared memory of both and
 //! accumulate in tensor memory of both.
 //!
-//! What is asynchronous (products and loads) is ordered by waits of its own ([`commit_pair`],
+//! What is asynchronous (products, copies and loads) is ordered by waits of its own ([`commit_pair`],
 //! [`tensor_loaded!`](crate::tensor_loaded)); towards other threads' it needs [`fence_before`] whatever
 //! tells them and [`fence_after`] what they learn it by.
 
