@@ -1,4 +1,5 @@
-//! Builds the probes for Hopper and those of tensor memory for Blackwell, and embeds them, so that the test executables carry all they need.
+//! Builds the probes for Hopper and those of tensor memory for Blackwell, and embeds them, so that the test
+//! executables carry all they need.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

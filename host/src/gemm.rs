@@ -494,10 +494,9 @@ impl GroupedGemm {
             device: device.clone(),
             kernels,
             gate_up: module.kernel(mok_kernel::gate_up::spec(arch))?,
-            mxfp8: match mok_kernel::mxfp8::forward(arch) {
-                Some(spec) => Some(module.kernel(spec)?),
-                None => None,
-            },
+            mxfp8: mok_kernel::mxfp8::forward(arch)
+                .map(|spec| module.kernel(spec))
+                .transpose()?,
             dequantize: module.kernel(&mok_kernel::mxfp8::DEQUANTIZE)?,
             arch,
             sms: device.sm_count(),

@@ -100,10 +100,9 @@ impl Kernels {
         Ok(Kernels {
             gemm: [forward?, dgrad?, wgrad?],
             gate_up: module.shipped_kernel(gate_up::spec(arch))?,
-            mxfp8: match mxfp8::forward(arch) {
-                Some(spec) => Some(module.shipped_kernel(spec)?),
-                None => None,
-            },
+            mxfp8: mxfp8::forward(arch)
+                .map(|spec| module.shipped_kernel(spec))
+                .transpose()?,
             quantize: module.shipped_kernel(&mxfp8::QUANTIZE)?,
             dequantize: module.shipped_kernel(&mxfp8::DEQUANTIZE)?,
             layer: LayerKernels::of(&module, arch)?,

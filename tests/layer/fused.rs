@@ -1,12 +1,14 @@
 //! The pass in one launch: the bits of the separate launches, whatever is set and whoever runs first.
 
-use mok::layer::{LayerError, MoeConfig, Path, Transport, Workspace};
-use mok::{Arch, Completion, Device, EmulatorConfig, Error};
+use half::bf16;
+use mok::gemm::Matrix;
+use mok::layer::{LayerError, MoeConfig, MoeLayer, Path, Transport, Weights, Workspace};
+use mok::{Arch, Device, EmulatorConfig, Error};
 use mok_tests::layer::{Problem, Routing};
-use mok_tests::rank::on_ranks;
+use mok_tests::rank::{Rank, on_ranks};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use super::numbers::{all, problems, ranks};
+use super::numbers::{all, every_mode, problems, ranks};
 
 /// So many emulated GPUs with so many SMs each.
 fn ranks_with(sms: u32, count: usize, seed: u64) -> Vec<Device> {
@@ -110,56 +112,33 @@ fn every_adversary_gets_the_same_bits() {
     let config = MoeConfig::new(5, 64, 128, 3, 9).with_shared(64);
     let problem = Problem::new(config, &[9, 2, 0], Routing::Loose, 3);
     let expected = problem.outputs(&ranks(3, 0), 1);
-    let problem = fused(&problem, 256);
-    let seeds = if all() { 64 } else { 2 };
-    let base = EmulatorConfig {
-        sms: 3,
-        ..EmulatorConfig::default()
-    };
-    let late = EmulatorConfig {
-        completion: Completion::Late,
-        ..base.clone()
-    };
-    let early = EmulatorConfig {
-        completion: Completion::Early,
-        ..base.clone()
-    };
-    let reverse = EmulatorConfig {
-        reverse: true,
-        ..base.clone()
-    };
-    // Of three blocks one is resident at a time.
-    let held = EmulatorConfig {
-        held_sms: 2,
-        ..base.clone()
-    };
-    let starved = |warp| EmulatorConfig {
-        starved_warp: Some(warp),
-        ..base.clone()
-    };
-    // The producer, a warp that moves rows, a consumer's.
-    for (mode, config) in [
-        late,
-        early,
-        reverse,
-        held,
-        starved(0),
-        starved(2),
-        starved(5),
-    ]
-    .iter()
-    .enumerate()
-    {
-        for seed in 0..seeds {
-            let config = EmulatorConfig {
-                seed,
-                ..config.clone()
-            };
-            let devices = Device::emulated_peers(config, 3).unwrap();
-            let outputs = problem.outputs(&devices, 2);
-            assert!(outputs == expected, "mode {mode}, seed {seed}");
-        }
-    }
+    // Of three blocks one is resident at a time where two SMs are held. Starved: the producer, a warp that moves
+    // rows, a consumer's.
+    every_mode(
+        &fused(&problem, 256),
+        &expected,
+        (Arch::Sm90a, 3),
+        &[0, 2, 5],
+    );
+}
+
+/// Gate and up that one launch doesn't take: an error that says so, and the rank's next call works.
+#[test]
+fn weights_that_lie_differently_are_an_error() {
+    let config = MoeConfig::new(3, 64, 64, 2, 8);
+    let problem = fused(&Problem::new(config, &[8], Routing::Loose, 11), 256);
+    on_ranks(ranks(1, 3), |device, group| {
+        let mut rank = Rank::new(&problem, &device, &group).unwrap();
+        let [gate, up, down, ..] = rank.weights.each_ref().map(Matrix::of);
+        let wide = device.buffer_zeroed::<bf16>(3 * 64 * 72).unwrap();
+        let other = Matrix::of(&wide).with_row_stride(72);
+        rank.layer = MoeLayer::new(&rank.workspace, Weights::new(other, up, down)).unwrap();
+        let error = rank.pass().unwrap_err();
+        assert!(matches!(error, Error::Layer(LayerError::Fused)), "{error}");
+        rank.workspace.recover().unwrap();
+        rank.layer = MoeLayer::new(&rank.workspace, Weights::new(gate, up, down)).unwrap();
+        rank.pass().unwrap();
+    });
 }
 
 #[test]

@@ -207,11 +207,18 @@ fn adversaries(arch: Arch) {
     let problem = Problem::new(config, &[9, 2, 0], Routing::Loose, 3);
     let expected = problem.outputs(&ranks_of(arch, 3, 0), 1);
     problem.check(&expected);
-    let seeds = if all() { 64 } else { 2 };
     // Two SMs more than held hold a pair of blocks.
+    let sms = if arch.pairs() { 4 } else { 3 };
+    every_mode(&problem, &expected, (arch, sms), &[0, 4]);
+}
+
+/// Runs a problem of three ranks in every adversarial mode, two of their SMs held in one and each of these warps
+/// starved in another: the expected bits, with any seed.
+pub fn every_mode(problem: &Problem, expected: &[bf16], (arch, sms): (Arch, u32), warps: &[u32]) {
+    let seeds = if all() { 64 } else { 2 };
     let base = EmulatorConfig {
         arch,
-        sms: if arch.pairs() { 4 } else { 3 },
+        sms,
         ..EmulatorConfig::default()
     };
     let late = EmulatorConfig {
@@ -230,14 +237,12 @@ fn adversaries(arch: Arch) {
         held_sms: 2,
         ..base.clone()
     };
-    let starved = |warp| EmulatorConfig {
+    let starved = warps.iter().map(|&warp| EmulatorConfig {
         starved_warp: Some(warp),
         ..base.clone()
-    };
-    for (mode, config) in [late, early, reverse, held, starved(0), starved(4)]
-        .iter()
-        .enumerate()
-    {
+    });
+    let modes = [late, early, reverse, held].into_iter().chain(starved);
+    for (mode, config) in modes.enumerate() {
         for seed in 0..seeds {
             let config = EmulatorConfig {
                 seed,

@@ -141,6 +141,9 @@ fn arguments() {
         with(&[Param::TensorMap, Param::Bytes(8), Param::Bytes(8)]),
         arity(3)
     );
+    for other in [Param::TensorMaps(1), Param::TensorMaps(2)] {
+        assert!(with(&[other, Param::Bytes(8)]).is_err(), "{other:?}");
+    }
     let (map, bytes) = (Param::TensorMap, Param::Bytes(128));
     assert_eq!(
         with(&[bytes, Param::Bytes(8)]),

@@ -33,7 +33,7 @@ fn part(
         return Ok((none, vec![stand_in.clone(); MAPS]));
     };
     let GateUp::Together(both) = gate_up else {
-        // `Pass::check_fused` has told.
+        // The call has been checked for it.
         return Err(LayerError::Fused.into());
     };
     let nothing = DevicePtr::NULL;

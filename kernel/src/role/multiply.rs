@@ -2,8 +2,8 @@
 
 use super::order::Order;
 use super::product::Product;
-use super::store::{Place, Spot, WayOut};
-use crate::gemm::{CHUNK, Form, MAX_WIDTH, PANELS, STAGING, SharedPlan};
+use super::store::{Place, WayOut};
+use crate::gemm::{CHUNK, Form, SharedPlan};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::PANEL;
 use crate::mma::{Chunk, Engine};
@@ -29,25 +29,7 @@ pub unsafe fn multiply<P: Product, E: Engine, W: WayOut>(
     plan: &SharedPlan,
 ) {
     let mut stages = Consumer::new(ring);
-    let place = |part| {
-        let thread = reg::anew(reg::thread_idx()) % 128;
-        let staging = base.add(plan.staging + part * STAGING);
-        Place {
-            part,
-            thread,
-            staging,
-            sums: Spot {
-                part,
-                thread,
-                staging,
-                open: base.add(plan.open + 8 * PANELS * part),
-                ready: base.add(plan.ready + 8 * PANELS * part),
-            },
-            team: part,
-            threads: 128,
-            most: MAX_WIDTH,
-        }
-    };
+    let place = |part| Place::of_consumer(part, base, plan);
     let mut total = Accumulators::zero();
     // A chunk starts afresh, but what a narrow product leaves alone is added like the rest.
     let mut sums = Accumulators::zero();

@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 use super::order::Order;
 use super::panels::Panels;
 use super::product::Product;
-use crate::gemm::{CONSUMERS, Form, GemmArgs, Sink};
+use crate::gemm::{CONSUMERS, Form, GemmArgs, MAX_WIDTH, PANELS, STAGING, SharedPlan, Sink};
 use crate::layout::fragment::stmatrix;
 use crate::layout::swizzle::in_tile;
 use crate::mma::accumulators::Accumulators;
@@ -31,7 +31,7 @@ pub struct Place {
     pub part: u32,
     /// Its thread, 0 to 127.
     pub thread: u32,
-    /// [`STAGING`](crate::gemm::STAGING) bytes of its own.
+    /// [`STAGING`] bytes of its own.
     pub staging: SmemAddr,
     /// Where the thread's sums belong.
     pub sums: Spot,
@@ -41,6 +41,30 @@ pub struct Place {
     pub threads: u32,
     /// Columns that there are sums of at most.
     pub most: u32,
+}
+
+impl Place {
+    /// Of consumer `part`, whose threads have the sums of its own half.
+    #[inline(always)]
+    pub fn of_consumer(part: u32, base: SmemAddr, plan: &SharedPlan) -> Place {
+        let thread = reg::anew(reg::thread_idx()) % 128;
+        let staging = base.add(plan.staging + part * STAGING);
+        Place {
+            part,
+            thread,
+            staging,
+            sums: Spot {
+                part,
+                thread,
+                staging,
+                open: base.add(plan.open + 8 * PANELS * part),
+                ready: base.add(plan.ready + 8 * PANELS * part),
+            },
+            team: part,
+            threads: 128,
+            most: MAX_WIDTH,
+        }
+    }
 }
 
 /// Where a thread's sums belong: to its own consumer's half, or to some consumer's half where a
@@ -53,7 +77,7 @@ pub struct Spot {
     pub thread: u32,
     /// That consumer's staging memory.
     pub staging: SmemAddr,
-    /// An mbarrier for each of the [`PANELS`](crate::gemm::PANELS) there, for wgrad: the panel may be filled.
+    /// An mbarrier for each of the [`PANELS`] there, for wgrad: the panel may be filled.
     pub open: SmemAddr,
     /// As many: it has been.
     pub ready: SmemAddr,

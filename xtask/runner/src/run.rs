@@ -175,6 +175,14 @@ pub(crate) enum PathArg {
 }
 
 impl PathArg {
+    /// As it is typed.
+    fn name(self) -> &'static str {
+        match self {
+            PathArg::Unfused => "unfused",
+            PathArg::Fused => "fused",
+        }
+    }
+
     pub(crate) fn path(self) -> mok::layer::Path {
         match self {
             PathArg::Unfused => mok::layer::Path::Unfused,
@@ -250,6 +258,7 @@ pub fn run(args: &Args) -> Result<bool> {
             backend: "none",
             launch: "threads",
             transport: args.transport.name(),
+            path: args.path.name(),
             arch: None,
         },
         ranks: args.ranks.unwrap_or(0) as usize,

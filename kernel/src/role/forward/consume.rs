@@ -2,7 +2,7 @@
 
 use super::feed::Note;
 use super::settle::Settle;
-use crate::gemm::{CHUNK, MAX_WIDTH, STAGING, SharedPlan};
+use crate::gemm::{CHUNK, SharedPlan};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::{KMajor, PANEL};
 use crate::mma::{Chunk, Engine};
@@ -10,7 +10,7 @@ use crate::ptx::reg;
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma::TensorMapRef;
 use crate::role::order::Order;
-use crate::role::store::{Place, Spot};
+use crate::role::store::Place;
 use crate::sync::ring::{Consumer, Ring};
 use crate::warp_sync;
 
@@ -36,25 +36,7 @@ pub unsafe fn consume<E: Engine>(
     plan: &SharedPlan,
 ) {
     let mut stages = Consumer::new(ring);
-    let place = |part| {
-        let thread = reg::anew(reg::thread_idx()) % 128;
-        let staging = base.add(plan.staging + part * STAGING);
-        Place {
-            part,
-            thread,
-            staging,
-            sums: Spot {
-                part,
-                thread,
-                staging,
-                open: base.add(plan.open),
-                ready: base.add(plan.ready),
-            },
-            team: part,
-            threads: 128,
-            most: MAX_WIDTH,
-        }
-    };
+    let place = |part| Place::of_consumer(part, base, plan);
     loop {
         // SAFETY: a tile, a rest or the end of the work starts in the next stage; all lanes have read it before one
         // of them lets go of it.

@@ -21,6 +21,8 @@ pub struct Place {
     /// `threads` or `processes`.
     pub launch: &'static str,
     pub transport: &'static str,
+    /// How the pass is launched: `unfused` or `fused`.
+    pub path: &'static str,
 }
 
 /// Everything that was found.
@@ -210,8 +212,12 @@ impl Report {
             .arch
             .map_or(String::new(), |arch| format!(", {arch}"));
         parts.push(format!(
-            "backend: {}{arch}; {} ranks as {}, transport {}",
-            self.place.backend, self.ranks, self.place.launch, self.place.transport
+            "backend: {}{arch}; {} ranks as {}, transport {}, {}",
+            self.place.backend,
+            self.ranks,
+            self.place.launch,
+            self.place.transport,
+            self.place.path
         ));
         let failed = self.checks.iter().filter(|check| !check.passed()).count();
         parts.push(format!(

@@ -18,6 +18,7 @@ fn the_main_job_runs_in_the_emulator_and_says_so() {
         ("dtype", "bf16"),
         ("launch", "threads"),
         ("transport", "peer"),
+        ("path", "unfused"),
     ] {
         assert_eq!(report[field], value, "{field}");
     }
