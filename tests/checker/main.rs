@@ -32,7 +32,8 @@ impl Entry {
     }
 }
 
-/// A product: whose, where to, and how long its contraction is (but for wgrad).
+/// A product: whose, where to, and how long its contraction is. wgrad's is as long as its groups: all kinds with 0,
+/// else one group of so many rows.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     entry: Entry,
@@ -42,7 +43,7 @@ struct Case {
 
 /// 10 stages are two chunks, and more than the ring has; 4 are what it has on Hopper, so that the end
 /// comes to the stage where the last tile began.
-const CASES: [Case; 12] = [
+const CASES: [Case; 13] = [
     case(Form::Forward, Sink::Bf16, 640),
     case(Form::Forward, Sink::Bf16, 256),
     case(Form::Dgrad, Sink::Bf16, 640),
@@ -51,6 +52,7 @@ const CASES: [Case; 12] = [
     case(Form::Wgrad, Sink::F32, 0),
     case(Form::Wgrad, Sink::AddF32, 0),
     case(Form::Wgrad, Sink::AddBf16, 0),
+    case(Form::Wgrad, Sink::Bf16, 256),
     GATE_AND_UP,
     // Fewer stages than the ring has, or its barriers order what the way out has to.
     Case {
@@ -113,16 +115,17 @@ fn integers(count: usize, seed: u32) -> Vec<bf16> {
 /// As a contraction, 520 rows are more stages than a chunk has and than the ring has; 40 are less
 /// than one, and 64 are one exactly. As a wide side they are tiles of five widths. Gate-and-up,
 /// whose tiles are twice as many, does without the many rows.
-fn sizes(entry: Entry) -> Vec<u32> {
-    let mut sizes = vec![0; 34];
-    sizes[..5].copy_from_slice(&[520, 0, 40, 129, 64]);
-    match entry {
-        Entry::Plain(_) => {}
-        Entry::GateUp => sizes[0] = 9,
+fn sizes(case: Case) -> Vec<u32> {
+    let (first, last) = match case.entry {
+        Entry::Plain(Form::Wgrad) if case.depth > 0 => ([case.depth as u32, 0, 0, 0, 0], 0),
+        Entry::Plain(_) => ([520, 0, 40, 129, 64], 1),
+        Entry::GateUp => ([9, 0, 40, 129, 64], 1),
         // Two tiles, of which the second starts in the middle of a tile of scales.
-        Entry::Mxfp8 => (sizes[0], sizes[3]) = (257, 17),
-    }
-    sizes[33] = 1;
+        Entry::Mxfp8 => ([257, 0, 40, 17, 64], 1),
+    };
+    let mut sizes = vec![0; 34];
+    sizes[..5].copy_from_slice(&first);
+    sizes[33] = last;
     sizes
 }
 
@@ -152,7 +155,7 @@ fn product(ptx: &str, case: Case, config: EmulatorConfig) -> Result<Vec<u8>, Err
     let device = Device::emulated(EmulatorConfig { sms, ..config })?;
     let module = Module::from_ptx(&device, ptx)?;
     let gemm = GroupedGemm::from_module(&device, &module)?;
-    let groups = Groups::new(&sizes(entry))?;
+    let groups = Groups::new(&sizes(case))?;
     let sizes = device.buffer_from(groups.sizes())?;
     let rows = groups.capacity() as usize;
     let x = device.buffer_from(&integers(rows * k, 1))?;
