@@ -1,10 +1,8 @@
-//! The contract of a forward pass in one launch: the wait for the other ranks' tokens, dispatch, the products and the
-//! activation, combine.
+//! The contract of a forward pass in one launch: staging, the wait for the other ranks' tokens, dispatch, the products
+//! and the activation, combine, the wait for their results, the weighted sum.
 //!
 //! It computes what the [separate launches](crate::unfused) do, with the same bits, from the same schedule
-//! and over the same symmetric memory; ranks that launch it and ranks that don't can meet. The wait for their
-//! results and the weighted sum follow as launches of their own: they come after all else in any case, and all
-//! of a GPU's threads are then free for the sum. The shared
+//! and over the same symmetric memory; ranks that launch it and ranks that don't can meet. The shared
 //! expert's rows are the rank's own tokens. [`schedule::forward`](crate::schedule::forward) has the order
 //! of its tasks.
 //!
@@ -18,7 +16,7 @@ use crate::arch::Arch;
 use crate::gate_up::GateUpArgs;
 use crate::gemm::{CONSUMERS, GemmArgs, MAX_GROUPS, THREADS, shared_plan};
 use crate::launch::{LaunchSpec, Param};
-use crate::unfused::MoveArgs;
+use crate::unfused::{MoveArgs, WeighArgs};
 
 /// The products of the routed experts, or of the shared one.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -37,22 +35,24 @@ pub struct ExpertArgs {
 pub struct ForwardArgs {
     /// Dispatch and combine: `pass_sizes` is unused.
     pub moves: MoveArgs,
+    /// The weighted sum; its tokens and its rank are the pass's.
+    pub weigh: WeighArgs,
     /// On the schedule's rows.
     pub routed: ExpertArgs,
     /// On the rank's tokens; no groups if there is none.
     pub shared: ExpertArgs,
     /// Device address of [`words`] `u64`, all zero before and after.
     pub words: u64,
+    /// Device address of `bf16 [tokens][hidden]`.
+    pub x: u64,
     /// Nanoseconds that the others' tokens are waited for.
-    pub deadline: u64,
+    pub tokens_deadline: u64,
+    /// Nanoseconds that the others' results are waited for.
+    pub results_deadline: u64,
     /// Strips that there are words for: of the routed experts.
     pub strips: u32,
     /// Strips of a minibatch, at least 1.
     pub minibatch: u32,
-    /// Tokens of this rank.
-    pub tokens: u32,
-    /// Unused.
-    pub padding: u32,
 }
 
 /// Indices of the words. For each strip there are then as many words as [`STEPS`], strips first; and one
@@ -64,10 +64,20 @@ pub mod word {
     pub const MOVES: u32 = 1;
     /// Blocks that have ended.
     pub const ENDED: u32 = 2;
+    /// Pieces of the rank's tokens that have been staged.
+    pub const STAGED: u32 = 3;
     /// 1 once the other ranks' tokens are there.
-    pub const TOKENS: u32 = 3;
+    pub const TOKENS: u32 = 4;
+    /// Pieces that have been brought back, padding among them.
+    pub const COMBINED: u32 = 5;
+    /// Halves of the shared expert's tiles of down that have been stored.
+    pub const SHARED: u32 = 6;
+    /// 1 once the other ranks' results are here.
+    pub const RESULTS: u32 = 7;
+    /// Sums drawn.
+    pub const SUMS: u32 = 8;
     /// The first strip's.
-    pub const STRIPS: u32 = 4;
+    pub const STRIPS: u32 = 9;
 }
 
 /// What is counted of each strip.

@@ -1,4 +1,4 @@
-//! The forward pass in one launch, but for the weighted sum.
+//! The forward pass in one launch.
 
 use mok_kernel::failure::Wait;
 use mok_kernel::forward::{ExpertArgs, ForwardArgs, MAPS};
@@ -53,7 +53,7 @@ impl Workspace {
 }
 
 impl Pass<'_> {
-    /// [`Pass::enqueue`] with one launch for all up to the weighted sum.
+    /// [`Pass::enqueue`] with one launch.
     ///
     /// # Safety
     /// As [`MoeLayer::forward`](super::MoeLayer::forward), which has checked the call.
@@ -67,7 +67,7 @@ impl Pass<'_> {
         let workspace = self.workspace();
         let config = &workspace.config;
         let (region, plan) = workspace.region();
-        let deadline = config.deadline(Wait::Tokens);
+        let deadline = |wait| u64::try_from(config.deadline(wait).as_nanos()).unwrap_or(u64::MAX);
         let stand_in = TensorMapSpec::new(DataType::Bf16, DevicePtr::from_raw(region + plan.x))
             .with_dims(&[64, 1])
             .with_strides(&[128])
@@ -81,17 +81,18 @@ impl Pass<'_> {
         let parts = &workspace.parts;
         let args = ForwardArgs {
             moves: self.move_args(),
+            weigh: self.weigh_args(router_weights, out, 0),
             routed,
             shared,
             words: workspace
                 .words
                 .as_ref()
                 .map_or(0, |words| words.ptr().as_raw()),
-            deadline: u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX),
+            x: x.as_raw(),
+            tokens_deadline: deadline(Wait::Tokens),
+            results_deadline: deadline(Wait::Results),
             strips: strips(parts.capacity, parts.shared_rows)[0],
             minibatch: strips_of_minibatch(config.minibatch_rows),
-            tokens: self.tokens,
-            padding: 0,
         };
         let blocks = workspace.device.sm_count().max(1);
         let groups = args.routed.gate_up.gemm.groups;
@@ -103,12 +104,7 @@ impl Pass<'_> {
         let launch = kernel.launch().grid([blocks, 1, 1]);
         let launch = launch.shared(shared_plan(groups).bytes).maps(&maps);
         // SAFETY: this function's contract, and the workspace's and the schedule's buffers.
-        unsafe {
-            self.copy_x(x)?;
-            launch.arg(&args).enqueue(self.stream)?;
-            workspace.signal(Wait::Results, self.stream)?;
-            self.weigh(router_weights, out, 0)
-        }
+        unsafe { launch.arg(&args).enqueue(self.stream) }
     }
 }
 

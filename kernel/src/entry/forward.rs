@@ -5,8 +5,8 @@
 //! all      group sizes -> table of strips (shared memory)             barrier
 //! producer each tile drawn: wait for its rows or for H; each stage: wait empty -> TMA -> full
 //! consumer each tile, each stage: wait full -> products -> empty;  sums -> H or Y;  told of when the next is stored
-//! movers   each move drawn: meet the ranks | fetch rows | bring rows back
-//! all      barrier; the last block's: the words are zero again
+//! movers   each move drawn: stage tokens | meet the ranks | fetch rows | bring rows back
+//! all      with no other task left, each token drawn: weighted sum;  barrier; the last block's: the words are zero again
 //! ```
 //!
 //! Registers move from the first warpgroup to the consumers, whose sums alone are 192 a thread.
@@ -19,7 +19,7 @@ use crate::ptx::{atom, fence, global, reg, shared};
 use crate::role::forward::consume::consume;
 use crate::role::forward::feed::{feed, shared_group};
 use crate::role::forward::settle::Settle;
-use crate::role::forward::travel::travel;
+use crate::role::forward::travel::{travel, weigh_all};
 use crate::role::store::BARRIER;
 use crate::role::table::{self, SharedTable};
 use crate::schedule::forward::{ByStrip, STRIPS, Strips};
@@ -28,9 +28,11 @@ use crate::sync::ring::Ring;
 use crate::sync::words::Words;
 use crate::{named_sync, shuffle, warp_sync};
 
-/// The named barrier where all threads come when they are done, from two places: the warpgroups have different
+/// The named barrier where all threads come when tiles and moves are done, from two places: the warpgroups have different
 /// registers, and ptxas doesn't see through it if they go the same way again.
 const DONE: u32 = BARRIER + CONSUMERS;
+/// And the one where those come that weigh.
+const WEIGHED: u32 = DONE + 1;
 
 /// Composes the roles. `maps` gives the first of the tensor maps.
 ///
@@ -64,14 +66,19 @@ pub unsafe fn forward<E: Engine>(maps: impl Fn() -> TensorMapRef, args: &Forward
     if warpgroup == 0 {
         // SAFETY: the whole warpgroup; its first thread is the producer, its other warps movers.
         unsafe {
-            set_max_registers!(dec 72);
+            set_max_registers!(dec 88);
             if thread == 0 {
                 feed(args, table, words, maps(), ring, base, &plan);
             } else if thread >= 32 {
                 travel(args, base.add(plan.table), words);
             }
             warp_sync!();
+            // Consumers have taken their registers and given them back by then; with these there are more loads
+            // in flight.
             named_sync!(DONE, THREADS, 0, "helpers");
+            set_max_registers!(inc 208);
+            weigh_all(args, words);
+            named_sync!(WEIGHED, 128);
             if thread < 32 {
                 end(args, words);
             }
@@ -79,9 +86,10 @@ pub unsafe fn forward<E: Engine>(maps: impl Fn() -> TensorMapRef, args: &Forward
     } else {
         // SAFETY: the whole warpgroup, one part each.
         unsafe {
-            set_max_registers!(inc 216);
+            set_max_registers!(inc 208);
             let way = Settle::new(args, maps, words);
             consume::<E>(way, warpgroup - 1, ring, base, &plan);
+            set_max_registers!(dec 24);
             named_sync!(DONE, THREADS, 0, "consumers");
         }
     }

@@ -218,45 +218,120 @@ pub unsafe fn swiglu(args: &SwigluArgs) {
 #[inline(always)]
 pub unsafe fn weigh(args: &WeighArgs) {
     let (mut token, warps) = warp();
-    let rank = &args.rank;
     // SAFETY: the caller's contract; a token has one warp.
     unsafe {
-        let gone = failed(rank.state);
-        let own = region(rank, rank.rank);
+        let gone = failed(args.rank.state);
         while token < args.tokens {
-            let first = token as u64 * args.top_k as u64;
-            let mut chunk = reg::lane();
-            while chunk < args.hidden / CHUNK {
-                let at = 2 * (token as u64 * args.hidden as u64 + (chunk * CHUNK) as u64);
-                if gone {
-                    global::store_v4(args.out + at, [NAN; 4]);
-                } else {
-                    let mut start = [0; 4];
-                    if args.shared != 0 {
-                        start = global::load_v4(args.shared + at);
-                    }
-                    let mut sum = Sum::of(start);
-                    let mut k = 0;
-                    while k < args.top_k {
-                        let route = first + k as u64;
-                        if global::load_u32(args.topk_experts + 4 * route) as i32 >= 0 {
-                            let weight = global::load_u32(args.router_weights + 4 * route);
-                            let mut place = route;
-                            if args.places != 0 {
-                                place = global::load_u32(args.places + 4 * route) as u64;
-                            }
-                            let slot = 2 * (place * args.hidden as u64 + (chunk * CHUNK) as u64);
-                            let values = global::load_v4(own + rank.plan.slots + slot);
-                            sum.add(f32::from_bits(weight), values);
-                        }
-                        k += 1;
-                    }
-                    global::store_v4(args.out + at, sum.rounded());
-                }
-                chunk += 32;
-            }
+            weigh_token(args, token, gone);
             token += warps;
         }
+    }
+}
+
+/// The weighted sum of a token's slots, by all lanes; NaN if the rank is `gone`.
+///
+/// # Safety
+/// As [`weigh`], but for results if the rank is gone.
+#[inline(always)]
+pub(super) unsafe fn weigh_token(args: &WeighArgs, token: u32, gone: bool) {
+    let mut chunk = reg::lane();
+    // SAFETY: the caller's contract; each lane has columns of its own.
+    unsafe {
+        let slots = region(&args.rank, args.rank.rank) + args.rank.plan.slots;
+        while chunk < args.hidden / CHUNK {
+            let at = 2 * (token as u64 * args.hidden as u64 + (chunk * CHUNK) as u64);
+            if gone {
+                global::store_v4(args.out + at, [NAN; 4]);
+            } else {
+                let mut start = [0; 4];
+                if args.shared != 0 {
+                    start = global::load_v4(args.shared + at);
+                }
+                let mut sum = Sum::of(start);
+                let mut k = 0;
+                while k < args.top_k {
+                    // Several loads in flight, as where rows are copied: first all that they depend on.
+                    let routes = eight(|step| Term::of(args, token, k + step));
+                    let values = routes
+                        .each_ref()
+                        .map(|term| term.values(args, slots, chunk));
+                    sum.add(&routes[0], values[0]);
+                    sum.add(&routes[1], values[1]);
+                    sum.add(&routes[2], values[2]);
+                    sum.add(&routes[3], values[3]);
+                    sum.add(&routes[4], values[4]);
+                    sum.add(&routes[5], values[5]);
+                    sum.add(&routes[6], values[6]);
+                    sum.add(&routes[7], values[7]);
+                    k += 8;
+                }
+                global::store_v4(args.out + at, sum.rounded());
+            }
+            chunk += 32;
+        }
+    }
+}
+
+/// As many of something, in registers.
+#[inline(always)]
+fn eight<T>(each: impl Fn(u32) -> T) -> [T; 8] {
+    let four = |first| {
+        [
+            each(first),
+            each(first + 1),
+            each(first + 2),
+            each(first + 3),
+        ]
+    };
+    let ([a, b, c, d], [e, f, g, h]) = (four(0), four(4));
+    [a, b, c, d, e, f, g, h]
+}
+
+/// A route of a token, which may add nothing.
+struct Term {
+    there: bool,
+    weight: f32,
+    place: u64,
+}
+
+impl Term {
+    /// Route `k`, or none where there isn't one.
+    ///
+    /// # Safety
+    /// As [`weigh`].
+    #[inline(always)]
+    unsafe fn of(args: &WeighArgs, token: u32, k: u32) -> Term {
+        let route = token as u64 * args.top_k as u64 + k as u64;
+        let mut term = Term {
+            there: false,
+            weight: 0.0,
+            place: route,
+        };
+        // SAFETY: the caller's contract.
+        unsafe {
+            if k < args.top_k {
+                term.there = global::load_u32(args.topk_experts + 4 * route) as i32 >= 0;
+                term.weight = f32::from_bits(global::load_u32(args.router_weights + 4 * route));
+                if args.places != 0 && term.there {
+                    term.place = global::load_u32(args.places + 4 * route) as u64;
+                }
+            }
+        }
+        term
+    }
+
+    /// Eight neighbouring elements of its slot, of those that start at `slots`.
+    ///
+    /// # Safety
+    /// As [`weigh`].
+    #[inline(always)]
+    unsafe fn values(&self, args: &WeighArgs, slots: u64, chunk: u32) -> [u32; 4] {
+        if !self.there {
+            return [0; 4];
+        }
+        let at = 2 * (self.place * args.hidden as u64 + (chunk * CHUNK) as u64);
+        // SAFETY: the caller's contract.
+        unsafe { global::load_v4(slots + at) }
     }
 }
 
@@ -279,7 +354,11 @@ impl Sum {
     }
 
     #[inline(always)]
-    fn add(&mut self, weight: f32, words: [u32; 4]) {
+    fn add(&mut self, term: &Term, words: [u32; 4]) {
+        if !term.there {
+            return;
+        }
+        let weight = term.weight;
         let one = |(a, b): (f32, f32), word: u32| {
             let (x, y) = unpack_bf16(word);
             (fma(weight, x, a), fma(weight, y, b))

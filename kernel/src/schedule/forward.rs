@@ -7,12 +7,13 @@
 //!
 //! ```text
 //! tiles   gate-and-up 0, gate-and-up 1, down 0, gate-and-up 2, down 1, ... down last
-//! moves   meet the other ranks, dispatch some pieces ahead, combine 0, dispatch, combine 1, dispatch, ...
-//!         combine last
+//! moves   stage the tokens, meet the other ranks, dispatch some pieces ahead, combine 0, dispatch, combine 1,
+//!         dispatch, ... combine last, meet the other ranks
+//! sums    token 0, token 1, ... by whoever has no other task left
 //! ```
 //!
 //! Tiles are drawn by blocks and moves by warps, each in its own order: whoever has drawn a task does it
-//! before it draws another. There is an order of all tasks that has both as parts and in which
+//! before it draws another. Sums wait for the last move alone. There is an order of all tasks that has both as parts and in which
 //! no task comes before what it waits for. So the first task of that order which isn't done is one that
 //! somebody works at, or is the next to be drawn, whatever else waits; one block that runs is enough.
 
@@ -267,7 +268,7 @@ fn last_from(first: impl Fn(u32) -> u32, groups: u32, near: u32, number: u32) ->
     low
 }
 
-/// Pieces that a strip of so many rows is dispatched in.
+/// Pieces that so many rows are moved in.
 pub const fn pieces(rows: u32) -> u32 {
     rows.div_ceil(PIECE)
 }
@@ -276,12 +277,16 @@ pub const fn pieces(rows: u32) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Move {
+    /// Copies some of the rank's tokens to where other ranks read them.
+    Stage,
     /// Meets the other ranks, whose tokens are then there.
     Tokens,
     /// Fetches a piece.
     Dispatch,
     /// Brings a piece back.
     Combine,
+    /// Meets the other ranks, whose results are then here.
+    Results,
     /// Nothing more.
     End,
 }
@@ -289,6 +294,8 @@ pub enum Move {
 /// The order of the moves.
 #[derive(Clone, Copy, Debug)]
 pub struct Moves {
+    /// Pieces of the rank's tokens.
+    staged: u32,
     /// Pieces of all rows, with padding.
     pieces: u32,
     /// Pieces that are dispatched before the first is combined.
@@ -296,16 +303,17 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// For so many rows with padding.
+    /// For so many tokens of the rank, and so many rows with padding.
     ///
     /// A piece that is combined waits for tiles of its minibatch, of the next one where a band reaches into
     /// it, and of the two behind that, whose gate-and-up comes first: four minibatches are dispatched before
     /// it. The rows of a strip and its group's padding are at most 256.
     #[inline(always)]
-    pub const fn new(rows: u32, minibatch: u32) -> Moves {
+    pub const fn new(tokens: u32, rows: u32, minibatch: u32) -> Moves {
         let pieces = rows / PIECE;
         let ahead = minibatch as u64 * (4 * 256 / PIECE as u64);
         Moves {
+            staged: self::pieces(tokens),
             pieces,
             ahead: if ahead < pieces as u64 {
                 ahead as u32
@@ -315,13 +323,23 @@ impl Moves {
         }
     }
 
+    /// Pieces of rows that are brought back, padding among them.
+    #[inline(always)]
+    pub const fn combined(&self) -> u32 {
+        self.pieces
+    }
+
     /// The move of a ticket, and which piece.
     #[inline(always)]
     pub const fn get(&self, ticket: u32) -> (Move, u32) {
-        if ticket == 0 {
+        if ticket < self.staged {
+            return (Move::Stage, ticket);
+        }
+        let mut left = ticket - self.staged;
+        if left == 0 {
             return (Move::Tokens, 0);
         }
-        let mut left = ticket - 1;
+        left -= 1;
         if left < self.ahead {
             return (Move::Dispatch, left);
         }
@@ -337,6 +355,8 @@ impl Moves {
         left -= 2 * both;
         if left < self.ahead {
             (Move::Combine, both + left)
+        } else if left == self.ahead {
+            (Move::Results, 0)
         } else {
             (Move::End, 0)
         }

@@ -23,7 +23,7 @@ pub struct Note {
     pub row: u32,
     /// Column, likewise.
     pub column: u32,
-    /// The word that counts its halves; 0 if nobody waits for it.
+    /// The word that counts its halves.
     pub counts: u32,
 }
 
@@ -83,7 +83,7 @@ impl Note {
 struct Drawn {
     tile: Tile,
     note: Note,
-    /// What it waits for: a word and how far that must be; 0 for nothing.
+    /// What it waits for: a word and how far that must be.
     word: u32,
     target: u64,
 }
@@ -102,6 +102,13 @@ fn problem(hidden: u32, inner: u32, stage: Stage) -> Problem {
 pub fn tiles_of_strip(hidden: u32, inner: u32) -> (u32, u32) {
     let tiles = |stage| problem(hidden, inner, stage).fixed_tiles::<ByStrip>();
     (tiles(Stage::GateUp), tiles(Stage::Down))
+}
+
+/// Tiles of down that there are of the shared expert.
+#[inline(always)]
+pub fn shared_downs(args: &ForwardArgs) -> u32 {
+    let strips = Strips::new(shared_group(args), 1).total();
+    strips * tiles_of_strip(args.moves.hidden, args.shared.gate_up.gemm.n).1
 }
 
 /// The order of all tiles, the shared expert's first: they need no other rank, and fill the wait for them.
@@ -164,9 +171,13 @@ impl Source<'_> {
             step(Step::Activated)
         };
         let (word, target, counts) = match stage {
-            Stage::GateUp if shared => (0, 0, activated),
+            Stage::GateUp if shared => (
+                word::STAGED,
+                pieces(reg::anew(args.weigh.tokens)) as u64,
+                activated,
+            ),
             Stage::GateUp => (step(Step::Arrived), pieces(tile.count) as u64, activated),
-            Stage::Down if shared => (activated, halves, 0),
+            Stage::Down if shared => (activated, halves, word::SHARED),
             Stage::Down => (activated, halves, step(Step::Computed)),
         };
         Some(Drawn {
@@ -190,7 +201,7 @@ pub fn shared_group(args: &ForwardArgs) -> OneGroup {
         rows: if args.shared.gate_up.gemm.groups == 0 {
             0
         } else {
-            reg::anew(args.tokens)
+            reg::anew(args.weigh.tokens)
         },
     }
 }
@@ -243,20 +254,18 @@ pub unsafe fn feed(
             let Some(drawn) = source.get(ticket) else {
                 break;
             };
-            if drawn.word != 0 {
-                if !words.reached(drawn.word, drawn.target) {
-                    if held {
-                        let slot = stages.acquire();
-                        REST.put(base, plan, slot.stage);
-                        stages.announce(slot, 0);
-                    }
-                    if !words.wait(drawn.word, drawn.target) {
-                        break;
-                    }
+            if !words.reached(drawn.word, drawn.target) {
+                if held {
+                    let slot = stages.acquire();
+                    REST.put(base, plan, slot.stage);
+                    stages.announce(slot, 0);
                 }
-                // Rows come and go by ordinary accesses; tensor copies read them.
-                fence::proxy_async();
+                if !words.wait(drawn.word, drawn.target) {
+                    break;
+                }
             }
+            // Rows come and go by ordinary accesses; tensor copies read them.
+            fence::proxy_async();
             // The next one's number comes while this one is loaded.
             ticket = words.draw(word::TILES);
             let (down, shared) = (drawn.note.is_down(), drawn.note.is_shared());

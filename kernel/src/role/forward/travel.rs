@@ -1,14 +1,15 @@
-//! The warps of a forward pass that move rows: to this rank, and back to where they came from.
+//! The warps of a forward pass that move rows: tokens to where they are read, rows to this rank, and back to where
+//! they came from.
 
-use super::feed::tiles_of_strip;
+use super::feed::{shared_downs, tiles_of_strip};
 use crate::failure::Wait;
 use crate::forward::{ForwardArgs, HALVES, Step, step_word, word};
 use crate::ptx::shared::SmemAddr;
 use crate::ptx::{global, reg};
-use crate::role::peers::{answer, call};
-use crate::role::rows::{copy_row, route_of, slot_at, token_at};
+use crate::role::peers::{answer, call, region};
+use crate::role::rows::{copy_row, route_of, slot_at, token_at, weigh_token};
 use crate::role::table::SharedTable;
-use crate::schedule::forward::{Move, Moves, Piece, Strips};
+use crate::schedule::forward::{Move, Moves, PIECE, Piece, Strips, pieces};
 use crate::sync::words::Words;
 use crate::unfused::{MoveArgs, RankArgs, STATE_EPOCH};
 use crate::{shuffle, warp_sync};
@@ -23,9 +24,22 @@ struct Mover<'a> {
     gone: bool,
 }
 
+/// Draws from a word for a warp, whose lanes are all here. The literal names the place.
+macro_rules! draw {
+    ($words:expr, $word:expr, $what:literal) => {{
+        let mut ticket = 0;
+        if reg::lane() == 0 {
+            // There are fewer than 2^32.
+            ticket = $words.draw($word) as u32;
+        }
+        shuffle!(ticket, 0u32, $what)
+    }};
+}
+
 /// Draws moves and makes them, until there are no more. After a failure it goes on to draw, and moves nothing.
 ///
-/// Waits for: the other ranks; a strip's tiles of down. Signals: pieces that have arrived; that ranks have met.
+/// Waits for: the other ranks; a strip's tiles of down. Signals: pieces that are staged, have arrived, were brought
+/// back; that ranks have met.
 ///
 /// # Safety
 /// Whole warps run it; `args` describes live memory, the schedule is complete, the block's table starts at `table`.
@@ -40,16 +54,9 @@ pub unsafe fn travel(args: &ForwardArgs, table: SmemAddr, words: Words) {
     loop {
         // SAFETY: the schedule's word.
         let rows = unsafe { global::load_u32(args.moves.row_total) };
-        let moves = Moves::new(rows, args.minibatch);
-        let mut ticket = 0;
+        let moves = Moves::new(reg::anew(args.weigh.tokens), rows, args.minibatch);
         // SAFETY: the words are the launch's; all lanes are here.
-        unsafe {
-            if reg::lane() == 0 {
-                // There are fewer than 2^32 moves.
-                ticket = words.draw(word::MOVES) as u32;
-            }
-            ticket = shuffle!(ticket, 0u32);
-        }
+        let ticket = unsafe { draw!(words, word::MOVES, "moves") };
         let (what, index) = moves.get(ticket);
         // SAFETY: the caller's contract; all lanes go the same way.
         unsafe {
@@ -57,11 +64,36 @@ pub unsafe fn travel(args: &ForwardArgs, table: SmemAddr, words: Words) {
                 mover.dispatch(index);
             } else if what == Move::Combine {
                 mover.combine(index);
-            } else if what == Move::Tokens {
-                mover.meet();
-            } else {
+            } else if what == Move::Stage {
+                mover.stage(index);
+            } else if what == Move::End {
                 return;
+            } else {
+                mover.meet(what == Move::Results);
             }
+        }
+    }
+}
+
+/// Sums the tokens that are drawn, or fills them with NaN if the rank has failed.
+///
+/// Waits for: the other ranks' results.
+///
+/// # Safety
+/// Whole warps run it that have no other task left; `args` describes live memory.
+#[inline(always)]
+pub unsafe fn weigh_all(args: &ForwardArgs, words: Words) {
+    loop {
+        // SAFETY: the words are the launch's; all lanes are here.
+        let token = unsafe { draw!(words, word::SUMS, "sums") };
+        if token >= args.weigh.tokens {
+            return;
+        }
+        // SAFETY: the caller's contract; nothing fails a rank any more once results are here, so all tokens go
+        // the same way.
+        unsafe {
+            let there = words.wait(word::RESULTS, 1);
+            weigh_token(&args.weigh, token, !there);
         }
     }
 }
@@ -108,6 +140,36 @@ impl Mover<'_> {
         Strips::new(table, self.args.minibatch).piece(index)
     }
 
+    /// Copies some of the rank's tokens to where other ranks read them.
+    ///
+    /// # Safety
+    /// As [`dispatch`](Mover::dispatch).
+    #[inline(always)]
+    unsafe fn stage(&mut self, index: u32) {
+        let (args, moves) = (self.args, &self.moves());
+        let row = index * PIECE;
+        let left = args.weigh.tokens - row;
+        let piece = Piece {
+            strip: 0,
+            row,
+            rows: if left < PIECE { left } else { PIECE },
+        };
+        // SAFETY: the caller's contract; nobody reads this rank's tokens before it has met the others.
+        unsafe {
+            if !self.gone {
+                let staged = region(&moves.rank, moves.rank.rank) + moves.rank.plan.x;
+                each_row(&piece, |row| {
+                    let at = offset(row, moves.hidden);
+                    copy_row(staged + at, args.x + at, moves.hidden);
+                });
+                warp_sync!("staged");
+                if reg::lane() == 0 {
+                    self.words.count(word::STAGED);
+                }
+            }
+        }
+    }
+
     /// Fetches a piece's rows from their ranks.
     ///
     /// # Safety
@@ -147,38 +209,63 @@ impl Mover<'_> {
         let moves = &self.moves();
         // SAFETY: the caller's contract; the rows are computed, and a route has one row.
         unsafe {
-            let Some(piece) = self.piece(index) else {
-                return;
-            };
-            if !self.gone {
-                let inner = reg::anew(args.routed.gate_up.gemm.n);
-                let (_, downs) = tiles_of_strip(moves.hidden, inner);
-                let word = self.step(Step::Computed, piece.strip);
-                wait!(self, word, (HALVES * downs) as u64, "computed");
+            if let Some(piece) = self.piece(index) {
+                if !self.gone {
+                    let inner = reg::anew(args.routed.gate_up.gemm.n);
+                    let (_, downs) = tiles_of_strip(moves.hidden, inner);
+                    let word = self.step(Step::Computed, piece.strip);
+                    wait!(self, word, (HALVES * downs) as u64, "computed");
+                }
+                if !self.gone {
+                    each_row(&piece, |row| {
+                        let to = slot_at(moves, route_of(moves.rows, row));
+                        copy_row(to, moves.matrix + offset(row, moves.hidden), moves.hidden);
+                    });
+                }
             }
-            if !self.gone {
-                each_row(&piece, |row| {
-                    let to = slot_at(moves, route_of(moves.rows, row));
-                    copy_row(to, moves.matrix + offset(row, moves.hidden), moves.hidden);
-                });
+            warp_sync!("combined");
+            if reg::lane() == 0 {
+                self.words.count(word::COMBINED);
             }
         }
     }
 
-    /// Meets the other ranks, unless this one has failed.
+    /// Meets the other ranks, unless this one has failed: once its tokens are staged, or its rows have been brought
+    /// back and the shared expert's are there.
     ///
     /// # Safety
     /// All lanes are here; the meeting is one warp's.
     #[inline(always)]
-    unsafe fn meet(&mut self) {
-        let rank = &self.args.moves.rank;
+    unsafe fn meet(&mut self, results: bool) {
+        let args = self.args;
+        let rank = &args.moves.rank;
         // SAFETY: the caller's contract.
         unsafe {
-            if self.words.failed() {
+            let (wait, deadline, done) = if results {
+                (Wait::Results, args.results_deadline, word::RESULTS)
+            } else {
+                (Wait::Tokens, args.tokens_deadline, word::TOKENS)
+            };
+            if results {
+                // Where there are no rows nothing else says that the other meeting is over.
+                wait!(self, word::TOKENS, 1, "met");
+                let combined = Moves::new(0, global::load_u32(args.moves.row_total), 0).combined();
+                wait!(self, word::COMBINED, combined as u64, "combined");
+                let halves = (HALVES * shared_downs(args)) as u64;
+                wait!(self, word::SHARED, halves, "shared");
+            } else {
+                wait!(
+                    self,
+                    word::STAGED,
+                    pieces(args.weigh.tokens) as u64,
+                    "staged"
+                );
+            }
+            if self.gone || self.words.failed() {
                 self.gone = true;
                 return;
             }
-            let (epoch, wait) = (next_epoch(rank), Wait::Tokens as u64);
+            let (epoch, wait) = (next_epoch(rank), wait as u64);
             let mut peer = reg::lane();
             while peer < rank.ranks {
                 call(rank, peer, epoch, wait);
@@ -186,14 +273,14 @@ impl Mover<'_> {
             }
             peer = reg::lane();
             while peer < rank.ranks {
-                answer(rank, peer, epoch, wait, self.args.deadline);
+                answer(rank, peer, epoch, wait, deadline);
                 peer += 32;
             }
             warp_sync!("here");
             // The same for all lanes: whoever failed did so before the barrier.
             self.gone = self.words.failed();
             if !self.gone && reg::lane() == 0 {
-                self.words.count(word::TOKENS);
+                self.words.count(done);
             }
         }
     }

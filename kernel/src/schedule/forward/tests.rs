@@ -48,7 +48,7 @@ impl GroupTable for &Table {
 
 /// One worker of each kind, which does its tasks one after the other and waits where it must: the least
 /// that can be resident. Every task must be done once, and all of them must end.
-fn check(sizes: &[u32], (inner, hidden): (u32, u32), minibatch: u32) {
+fn check(sizes: &[u32], (inner, hidden): (u32, u32), minibatch: u32, tokens: u32) {
     let table = Table::new(sizes);
     let (gate_up, down) = (
         Problem::gate_up(inner, hidden),
@@ -63,12 +63,13 @@ fn check(sizes: &[u32], (inner, hidden): (u32, u32), minibatch: u32) {
         line.total(),
         u64::from(table.strips * (per_strip[0] + per_strip[1]))
     );
-    let moves = Moves::new(table.rows, minibatch);
+    let moves = Moves::new(tokens, table.rows, minibatch);
     let none = || vec![0; table.strips as usize];
     let (mut arrived, mut activated, mut computed) = (none(), none(), none());
     let mut rows_of = none();
     let mut seen: [Vec<Tile>; 2] = [Vec::new(), Vec::new()];
     let (mut ticket, mut number, mut met) = (0, 0, 0);
+    let (mut staged, mut combined) = (0, 0);
     let mut moving = vec![0u32; table.rows as usize];
     loop {
         let mut stuck = true;
@@ -96,9 +97,17 @@ fn check(sizes: &[u32], (inner, hidden): (u32, u32), minibatch: u32) {
         loop {
             let (what, index) = moves.get(number);
             match what {
+                Move::Stage => {
+                    assert_eq!((index, met), (staged, 0));
+                    staged += 1;
+                }
                 Move::Tokens => {
-                    assert_eq!((number, met), (0, 0));
+                    assert_eq!((staged, met), (pieces(tokens), 0));
                     met = 1;
+                }
+                Move::Results => {
+                    assert_eq!((combined, met), (moves.combined(), 1));
+                    met = 2;
                 }
                 Move::Dispatch | Move::Combine => {
                     assert_eq!(met, 1);
@@ -115,6 +124,7 @@ fn check(sizes: &[u32], (inner, hidden): (u32, u32), minibatch: u32) {
                         }
                         arrived[strip] += u32::from(!combines);
                     }
+                    combined += u32::from(combines);
                 }
                 Move::End => break,
             }
@@ -126,6 +136,7 @@ fn check(sizes: &[u32], (inner, hidden): (u32, u32), minibatch: u32) {
         }
         assert!(!stuck, "ticket {ticket} and move {number} wait for ever");
     }
+    assert_eq!(met, 2);
     assert_eq!(moves.get(number + 1000), (Move::End, 0));
     // Each row was moved twice, padding never.
     for &(_, start, rows) in &table.groups {
@@ -168,7 +179,7 @@ fn one_block_and_one_warp_do_every_task() {
     for sizes in sizes {
         for minibatch in [1, 2, 3, 5, 16, 17, 1000, u32::MAX / 192] {
             for columns in [(64, 64), (96, 128), (448, 1024)] {
-                check(sizes, columns, minibatch);
+                check(sizes, columns, minibatch, sizes.len() as u32);
             }
         }
     }
@@ -180,8 +191,9 @@ proptest! {
         sizes in proptest::collection::vec(prop_oneof![Just(0), 0u32..20, 0u32..700], 0..30),
         columns in (1u32..6, 1u32..6),
         minibatch in 1u32..40,
+        tokens in 0u32..40,
     ) {
-        check(&sizes, (64 * columns.0, 64 * columns.1), minibatch);
+        check(&sizes, (64 * columns.0, 64 * columns.1), minibatch, tokens);
     }
 }
 
