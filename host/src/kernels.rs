@@ -3,6 +3,7 @@
 use mok_kernel::arch::Arch;
 use mok_kernel::gate_up;
 use mok_kernel::gemm::Form;
+use mok_kernel::launch::LaunchSpec;
 use mok_kernel::mxfp8;
 use mok_kernel::unfused;
 
@@ -69,23 +70,24 @@ pub(crate) struct LayerKernels {
 }
 
 impl LayerKernels {
-    fn of(module: &Module, arch: Arch) -> Result<LayerKernels> {
-        let forward = mok_kernel::forward::spec(arch);
+    /// The entries of a module, as `find` finds them.
+    pub(crate) fn of(
+        arch: Arch,
+        find: impl Fn(&'static LaunchSpec) -> Result<Kernel>,
+    ) -> Result<LayerKernels> {
         Ok(LayerKernels {
-            forward: forward
-                .map(|spec| module.shipped_kernel(spec))
-                .transpose()?,
-            publish: module.shipped_kernel(&unfused::PUBLISH)?,
-            signal: module.shipped_kernel(&unfused::SIGNAL)?,
-            abort: module.shipped_kernel(&unfused::ABORT)?,
-            count: module.shipped_kernel(&unfused::COUNT)?,
-            place: module.shipped_kernel(&unfused::PLACE)?,
-            scatter: module.shipped_kernel(&unfused::SCATTER)?,
-            dispatch: module.shipped_kernel(&unfused::DISPATCH)?,
-            combine: module.shipped_kernel(&unfused::COMBINE)?,
-            permute: module.shipped_kernel(&unfused::PERMUTE)?,
-            swiglu: module.shipped_kernel(&unfused::SWIGLU)?,
-            weigh: module.shipped_kernel(&unfused::WEIGH)?,
+            forward: mok_kernel::forward::spec(arch).map(&find).transpose()?,
+            publish: find(&unfused::PUBLISH)?,
+            signal: find(&unfused::SIGNAL)?,
+            abort: find(&unfused::ABORT)?,
+            count: find(&unfused::COUNT)?,
+            place: find(&unfused::PLACE)?,
+            scatter: find(&unfused::SCATTER)?,
+            dispatch: find(&unfused::DISPATCH)?,
+            combine: find(&unfused::COMBINE)?,
+            permute: find(&unfused::PERMUTE)?,
+            swiglu: find(&unfused::SWIGLU)?,
+            weigh: find(&unfused::WEIGH)?,
         })
     }
 }
@@ -105,7 +107,7 @@ impl Kernels {
                 .transpose()?,
             quantize: module.shipped_kernel(&mxfp8::QUANTIZE)?,
             dequantize: module.shipped_kernel(&mxfp8::DEQUANTIZE)?,
-            layer: LayerKernels::of(&module, arch)?,
+            layer: LayerKernels::of(arch, |spec| module.shipped_kernel(spec))?,
             module,
         })
     }

@@ -160,6 +160,12 @@ pub fn trials() -> Vec<Trial> {
         trial("faults::memcheck_wrappers", || {
             clean("memcheck", "copies::")
         }),
+        trial("faults::memcheck_layer", || {
+            clean("memcheck", "layer::looked_at")
+        }),
+        trial("faults::racecheck_layer", || {
+            clean("racecheck", "layer::looked_at")
+        }),
         trial("faults::racecheck_gemm_forward", || {
             clean("racecheck", "gemm::shipped::forward::bf16::2")
         }),

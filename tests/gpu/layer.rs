@@ -6,7 +6,7 @@ use std::time::Duration;
 use half::bf16;
 use libtest_mimic::Trial;
 use mok::Device;
-use mok::layer::MoeConfig;
+use mok::layer::{MoeConfig, Path};
 use mok_tests::layer::{Problem, Routing};
 use mok_tests::rank::{Rank, on_ranks};
 
@@ -114,10 +114,30 @@ fn numbers(case: &Case) -> Outcome {
     Ok(())
 }
 
+/// In one launch with these minibatches: the bits of separate launches, each time.
+fn in_one_launch(case: &Case, minibatches: &[u32], runs: usize) -> Outcome {
+    let mut problem = Problem::new(case.config, case.tokens, case.routing, 17);
+    let expected = problem.split(&[case.tokens.iter().sum()]).alone();
+    let expected = expected.outputs(&gpus(1)?, 1);
+    for &rows in minibatches {
+        problem.config = case.config.with_path(Path::Fused).with_minibatch_rows(rows);
+        let alone = problem.split(&[case.tokens.iter().sum()]).alone();
+        if alone.outputs(&gpus(1)?, runs) != expected {
+            return Err(format!("minibatches of {rows} rows: other bits at EP1").into());
+        }
+        if has(2) && problem.outputs(&gpus(2)?, runs) != expected {
+            return Err(format!("minibatches of {rows} rows: other bits at EP2").into());
+        }
+    }
+    Ok(())
+}
+
 /// A pass that is captured once and replayed with other inputs each time.
-fn graph() -> Outcome {
+fn graph(path: Path) -> Outcome {
     let ranks = if has(2) { 2 } else { 1 };
-    let config = MoeConfig::new(6, 512, 512, 3, 200).with_shared(256);
+    let config = MoeConfig::new(6, 512, 512, 3, 200)
+        .with_shared(256)
+        .with_path(path);
     let problem =
         |round| Problem::round(config, &vec![TOKENS; ranks], Routing::Loose, round as u64);
     let outputs = on_ranks(gpus(ranks)?, |device, group| {
@@ -190,7 +210,18 @@ pub fn trials() -> Vec<Trial> {
         .into_iter()
         .map(|case| trial(format!("layer::{}", case.name), move || numbers(&case)))
         .collect();
-    trials.push(trial("layer::graph", graph));
+    trials.extend(cases().into_iter().map(|case| {
+        let name = format!("layer::in_one_launch::{}", case.name);
+        trial(name, move || {
+            in_one_launch(&case, &[256, 2048, 1 << 20], RUNS)
+        })
+    }));
+    // For the tools that look on.
+    trials.push(trial("layer::looked_at", || {
+        in_one_launch(&cases()[0], &[256], 2)
+    }));
+    trials.push(trial("layer::graph", || graph(Path::Unfused)));
+    trials.push(trial("layer::graph_of_one_launch", || graph(Path::Fused)));
     trials.push(trial("layer::errors", errors));
     trials
 }

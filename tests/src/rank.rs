@@ -69,9 +69,19 @@ pub struct Rank {
 impl Rank {
     /// Collective: this rank's part of a problem.
     pub fn new(problem: &Problem, device: &Device, group: &Arc<Group>) -> Result<Rank> {
+        let workspace = Workspace::new(device, group, &problem.config)?;
+        Rank::with(problem, device, workspace, group)
+    }
+
+    /// In a workspace that was made for it.
+    pub fn with(
+        problem: &Problem,
+        device: &Device,
+        workspace: Arc<Workspace>,
+        group: &Arc<Group>,
+    ) -> Result<Rank> {
         let (rank, ranks) = (group.rank(), group.world_size());
         let config = &problem.config;
-        let workspace = Workspace::new(device, group, config)?;
         let matrix = config.hidden as usize * config.intermediate as usize;
         let first = |rank: usize| first_expert(rank as u32, config.experts, ranks as u32) as usize;
         let local = first(rank) * matrix..first(rank + 1) * matrix;

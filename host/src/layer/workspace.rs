@@ -21,6 +21,7 @@ use crate::gemm::GroupedGemm;
 use crate::kernels::LayerKernels;
 use crate::mailbox::Mailbox;
 use crate::memory::Buffer;
+use crate::module::Module;
 use crate::stream::Stream;
 
 /// Memory and state that a rank's layers of one shape share. They are used one after the other,
@@ -105,6 +106,35 @@ impl Workspace {
     /// The same kind on every rank: a limit ([`MoeConfig::check`]), ranks that disagree, memory,
     /// peers that can't reach each other, a rank that was lost.
     pub fn new(device: &Device, group: &Arc<Group>, config: &MoeConfig) -> Result<Arc<Workspace>> {
+        let kernels = || device.kernels().map(|kernels| kernels.layer().clone());
+        let all = || Ok((kernels()?, GroupedGemm::new(device)?));
+        Workspace::with_kernels(device, group, config, all)
+    }
+
+    /// As [`Workspace::new`], with the entries of another build of the kernels, loaded on this device.
+    ///
+    /// # Errors
+    /// As [`Workspace::new`]; and a module of another device, or without one of the entries.
+    pub fn from_module(
+        device: &Device,
+        group: &Arc<Group>,
+        config: &MoeConfig,
+        module: &Module,
+    ) -> Result<Arc<Workspace>> {
+        let all = || {
+            let gemm = GroupedGemm::from_module(device, module)?;
+            let layer = LayerKernels::of(device.arch()?, |spec| module.kernel(spec))?;
+            Ok((layer, gemm))
+        };
+        Workspace::with_kernels(device, group, config, all)
+    }
+
+    fn with_kernels(
+        device: &Device,
+        group: &Arc<Group>,
+        config: &MoeConfig,
+        kernels: impl FnOnce() -> Result<(LayerKernels, GroupedGemm)>,
+    ) -> Result<Arc<Workspace>> {
         let ranks = group.world_size();
         together(group, config.check(ranks).map_err(Error::from))?;
         agree_on(group, config)?;
@@ -115,7 +145,7 @@ impl Workspace {
             group,
             Own::new(device, config, &parts, &region.bases(ranks)),
         )?;
-        let kernels = device.kernels().map(|kernels| kernels.layer().clone());
+        let (kernels, gemm) = together(group, kernels())?;
         let words = match config.path {
             Path::Fused => fused_words(device, &parts).map(Some),
             Path::Unfused => Ok(None),
@@ -124,8 +154,8 @@ impl Workspace {
         let words = together(group, words)?;
         let workspace = Workspace {
             words,
-            kernels: together(group, kernels)?,
-            gemm: together(group, GroupedGemm::new(device))?,
+            kernels,
+            gemm,
             beside: together(group, device.stream())?,
             failure: Mutex::default(),
             device: device.clone(),

@@ -246,23 +246,27 @@ impl Mover<'_> {
             } else {
                 (Wait::Tokens, args.tokens_deadline, word::TOKENS)
             };
-            if results {
-                // Where there are no rows nothing else says that the other meeting is over.
-                wait!(self, word::TOKENS, 1, "met");
-                let combined = Moves::new(0, global::load_u32(args.moves.row_total), 0).combined();
-                wait!(self, word::COMBINED, combined as u64, "combined");
-                let halves = (HALVES * shared_downs(args)) as u64;
-                wait!(self, word::SHARED, halves, "shared");
-            } else {
-                wait!(
-                    self,
-                    word::STAGED,
-                    pieces(args.weigh.tokens) as u64,
-                    "staged"
-                );
+            let mut there = false;
+            if reg::lane() == 0 {
+                let words = self.words;
+                there = if words.failed() {
+                    false
+                } else if results {
+                    let combined =
+                        Moves::new(0, global::load_u32(args.moves.row_total), 0).combined();
+                    let halves = HALVES * shared_downs(args);
+                    // Where there are no rows nothing else says that the other meeting is over.
+                    words.wait(word::TOKENS, 1)
+                        && words.wait(word::COMBINED, combined as u64)
+                        && words.wait(word::SHARED, halves as u64)
+                } else {
+                    words.wait(word::STAGED, pieces(args.weigh.tokens) as u64)
+                };
             }
-            if self.gone || self.words.failed() {
-                self.gone = true;
+            // As in `wait`.
+            self.gone |= shuffle!(there as u32, 0u32, "done") == 0;
+            warp_sync!("done");
+            if self.gone {
                 return;
             }
             let (epoch, wait) = (next_epoch(rank), wait as u64);
