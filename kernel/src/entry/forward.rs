@@ -157,7 +157,7 @@ mod entries {
     use crate::mma::Native;
     use crate::tensor_map_param;
 
-    /// A forward pass up to the weighted sum: `y[t, k]` of every route in its slot, and the shared expert's.
+    /// A forward pass: this rank's `out`, and the other ranks' slots filled.
     ///
     /// # Safety
     /// As its launch spec says; the maps have the products' boxes, `args` describes valid memory.

@@ -9,9 +9,9 @@ use crate::route::Route;
 use crate::unfused::{Direction, MoveArgs, PermuteArgs, SwigluArgs, WeighArgs};
 
 /// bf16 elements of 16 bytes.
-const CHUNK: u32 = 8;
+pub(super) const CHUNK: u32 = 8;
 /// Two bf16 NaNs.
-const NAN: u32 = 0x7fff_7fff;
+pub(super) const NAN: u32 = 0x7fff_7fff;
 
 /// This warp's number in the grid, and how many there are.
 #[inline(always)]
@@ -222,59 +222,61 @@ pub unsafe fn weigh(args: &WeighArgs) {
     unsafe {
         let gone = failed(args.rank.state);
         while token < args.tokens {
-            weigh_token(args, token, gone);
+            weigh_token!(args, token, gone; 0);
             token += warps;
         }
     }
 }
 
-/// The weighted sum of a token's slots, by all lanes; NaN if the rank is `gone`.
+/// The weighted sum of a token's slots, by all lanes; NaN if the rank is `gone`:
+/// `weigh_token!(args, token, gone; 0 1)`. A lane has eight columns in flight for each of the last numbers: as many as
+/// make up for how few warps do it.
 ///
 /// # Safety
 /// As [`weigh`], but for results if the rank is gone.
-#[inline(always)]
-pub(super) unsafe fn weigh_token(args: &WeighArgs, token: u32, gone: bool) {
-    let mut chunk = reg::lane();
-    // SAFETY: the caller's contract; each lane has columns of its own.
-    unsafe {
+macro_rules! weigh_token {
+    ($args:expr, $token:expr, $gone:expr; $($index:literal)+) => {{
+        use $crate::role::rows::{CHUNK, NAN, Sum, Term, eight};
+
+        let (args, token): (&WeighArgs, u32) = ($args, $token);
+        let chunks = args.hidden / CHUNK;
         let slots = region(&args.rank, args.rank.rank) + args.rank.plan.slots;
-        while chunk < args.hidden / CHUNK {
-            let at = 2 * (token as u64 * args.hidden as u64 + (chunk * CHUNK) as u64);
-            if gone {
-                global::store_v4(args.out + at, [NAN; 4]);
-            } else {
-                let mut start = [0; 4];
-                if args.shared != 0 {
-                    start = global::load_v4(args.shared + at);
-                }
-                let mut sum = Sum::of(start);
+        let at = |chunk| 2 * (token as u64 * args.hidden as u64 + (chunk * CHUNK) as u64);
+        let mut first = reg::lane();
+        while first < chunks {
+            let own = [$(first + 32 * $index),+];
+            let mut results = [$({ let _ = $index; [NAN; 4] }),+];
+            if !$gone {
+                let mut sums = [$(Sum::of(if args.shared != 0 && own[$index] < chunks {
+                    global::load_v4(args.shared + at(own[$index]))
+                } else {
+                    [0; 4]
+                })),+];
                 let mut k = 0;
                 while k < args.top_k {
                     // Several loads in flight, as where rows are copied: first all that they depend on.
-                    let routes = eight(|step| Term::of(args, token, k + step));
-                    let values = routes
-                        .each_ref()
-                        .map(|term| term.values(args, slots, chunk));
-                    sum.add(&routes[0], values[0]);
-                    sum.add(&routes[1], values[1]);
-                    sum.add(&routes[2], values[2]);
-                    sum.add(&routes[3], values[3]);
-                    sum.add(&routes[4], values[4]);
-                    sum.add(&routes[5], values[5]);
-                    sum.add(&routes[6], values[6]);
-                    sum.add(&routes[7], values[7]);
+                    let terms = eight(|step| Term::of(args, token, k + step));
+                    let values = [$({
+                        let chunk = own[$index];
+                        eight(|step| terms[step as usize].values(args, slots, chunk, chunk < chunks))
+                    }),+];
+                    $(sums[$index].add_all(&terms, &values[$index]);)+
                     k += 8;
                 }
-                global::store_v4(args.out + at, sum.rounded());
+                results = [$(sums[$index].rounded()),+];
             }
-            chunk += 32;
+            $(if own[$index] < chunks {
+                global::store_v4(args.out + at(own[$index]), results[$index]);
+            })+
+            first += 32 * own.len() as u32;
         }
-    }
+    }};
 }
+pub(super) use weigh_token;
 
 /// As many of something, in registers.
 #[inline(always)]
-fn eight<T>(each: impl Fn(u32) -> T) -> [T; 8] {
+pub(super) fn eight<T>(each: impl Fn(u32) -> T) -> [T; 8] {
     let four = |first| {
         [
             each(first),
@@ -288,7 +290,7 @@ fn eight<T>(each: impl Fn(u32) -> T) -> [T; 8] {
 }
 
 /// A route of a token, which may add nothing.
-struct Term {
+pub(super) struct Term {
     there: bool,
     weight: f32,
     place: u64,
@@ -300,7 +302,7 @@ impl Term {
     /// # Safety
     /// As [`weigh`].
     #[inline(always)]
-    unsafe fn of(args: &WeighArgs, token: u32, k: u32) -> Term {
+    pub(super) unsafe fn of(args: &WeighArgs, token: u32, k: u32) -> Term {
         let route = token as u64 * args.top_k as u64 + k as u64;
         let mut term = Term {
             there: false,
@@ -320,13 +322,19 @@ impl Term {
         term
     }
 
-    /// Eight neighbouring elements of its slot, of those that start at `slots`.
+    /// Eight neighbouring elements of its slot, of those that start at `slots`, if they are `there`.
     ///
     /// # Safety
     /// As [`weigh`].
     #[inline(always)]
-    unsafe fn values(&self, args: &WeighArgs, slots: u64, chunk: u32) -> [u32; 4] {
-        if !self.there {
+    pub(super) unsafe fn values(
+        &self,
+        args: &WeighArgs,
+        slots: u64,
+        chunk: u32,
+        there: bool,
+    ) -> [u32; 4] {
+        if !self.there || !there {
             return [0; 4];
         }
         let at = 2 * (self.place * args.hidden as u64 + (chunk * CHUNK) as u64);
@@ -336,13 +344,13 @@ impl Term {
 }
 
 /// Sums of eight neighbouring elements.
-struct Sum {
+pub(super) struct Sum {
     pairs: [(f32, f32); 4],
 }
 
 impl Sum {
     #[inline(always)]
-    fn of(words: [u32; 4]) -> Sum {
+    pub(super) fn of(words: [u32; 4]) -> Sum {
         Sum {
             pairs: [
                 unpack_bf16(words[0]),
@@ -351,6 +359,18 @@ impl Sum {
                 unpack_bf16(words[3]),
             ],
         }
+    }
+
+    #[inline(always)]
+    pub(super) fn add_all(&mut self, terms: &[Term; 8], values: &[[u32; 4]; 8]) {
+        self.add(&terms[0], values[0]);
+        self.add(&terms[1], values[1]);
+        self.add(&terms[2], values[2]);
+        self.add(&terms[3], values[3]);
+        self.add(&terms[4], values[4]);
+        self.add(&terms[5], values[5]);
+        self.add(&terms[6], values[6]);
+        self.add(&terms[7], values[7]);
     }
 
     #[inline(always)]
@@ -373,7 +393,7 @@ impl Sum {
     }
 
     #[inline(always)]
-    fn rounded(&self) -> [u32; 4] {
+    pub(super) fn rounded(&self) -> [u32; 4] {
         let [a, b, c, d] = self.pairs;
         [
             pack_bf16(a.0, a.1),

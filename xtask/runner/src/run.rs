@@ -170,7 +170,7 @@ enum Dtype {
 pub(crate) enum PathArg {
     /// A launch for each step
     Unfused,
-    /// One launch up to the weighted sum
+    /// One launch
     Fused,
 }
 

@@ -1,8 +1,8 @@
 //! A consumer warpgroup of a forward pass: multiplies what the ring brings, and sees it out.
 
-use super::feed::Note;
+use super::feed::{NOTES, Note};
 use super::settle::Settle;
-use crate::gemm::{CHUNK, SharedPlan};
+use crate::gemm::{CHUNK, MAX_WIDTH, SharedPlan};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::{KMajor, PANEL};
 use crate::mma::{Chunk, Engine};
@@ -11,8 +11,27 @@ use crate::ptx::shared::SmemAddr;
 use crate::ptx::tma::TensorMapRef;
 use crate::role::order::Order;
 use crate::role::store::Place;
+use crate::shuffle;
 use crate::sync::ring::{Consumer, Ring};
-use crate::warp_sync;
+
+/// What a consumer looks at of an order, in a word.
+#[inline(always)]
+const fn pack(order: &Order) -> u32 {
+    order.depth << 12 | order.group << 8 | order.count
+}
+
+/// The order in such a word.
+#[inline(always)]
+const fn unpack(word: u32) -> Order {
+    Order {
+        depth: word >> 12,
+        group: word >> 8 & 15,
+        count: word & 255,
+        ..Order::END
+    }
+}
+
+const _: () = assert!(MAX_WIDTH < 256 && NOTES <= 16);
 
 /// Computes half of every tile of this block: consumer `part` takes 64 of its fixed side.
 ///
@@ -37,13 +56,19 @@ pub unsafe fn consume<E: Engine>(
 ) {
     let mut stages = Consumer::new(ring);
     let place = |part| Place::of_consumer(part, base, plan);
+    let mut packed;
     loop {
-        // SAFETY: a tile, a rest or the end of the work starts in the next stage; all lanes have read it before one
-        // of them lets go of it.
+        // By the first lane, as `Order::get_for_warp` says, but only what is looked at here.
+        // SAFETY: a tile, a rest or the end of the work starts in the next stage; all lanes are here.
         let order = unsafe {
-            let order = Order::get(base, plan, stages.peek());
-            warp_sync!();
-            order
+            let stage = stages.peek();
+            let mut order = Order::END;
+            if reg::lane() == 0 {
+                order = Order::get(base, plan, stage);
+            }
+            // One register: fewer are kept while products are in flight.
+            packed = shuffle!(pack(&order), 0u32);
+            unpack(reg::anew(packed))
         };
         if order.depth == 0 {
             break;
@@ -60,7 +85,7 @@ pub unsafe fn consume<E: Engine>(
         // A chunk starts afresh, but what a narrow product leaves alone is added like the rest. Zeros for each tile,
         // so that nothing of them is kept over the way out.
         let mut sums = Accumulators::zero();
-        let mut left = reg::opaque(order.depth);
+        let mut left = order.depth;
         let mut fresh = true;
         while left > 0 {
             // One consumer's first chunk is half as long: where one drains its products to add them
@@ -75,7 +100,7 @@ pub unsafe fn consume<E: Engine>(
             let mut chunk = Chunk {
                 a: base.add(plan.fixed + part * PANEL),
                 b: base.add(plan.wide),
-                width: order.width(),
+                width: unpack(reg::anew(packed)).width(),
                 stages: now,
                 tail: 0,
             };
@@ -97,7 +122,8 @@ pub unsafe fn consume<E: Engine>(
         }
         // SAFETY: this warpgroup's part of the staging memory and of the results.
         unsafe {
-            let note = Note::get(base, plan, reg::anew(order.group));
+            let order = unpack(reg::anew(packed));
+            let note = Note::get(base, plan, order.group);
             way.store(&total, &order, note, place(reg::anew(part)));
         }
     }

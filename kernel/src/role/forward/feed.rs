@@ -85,7 +85,7 @@ struct Drawn {
     note: Note,
     /// What it waits for: a word and how far that must be.
     word: u32,
-    target: u64,
+    target: u32,
 }
 
 /// A product of an expert.
@@ -163,7 +163,7 @@ impl Source<'_> {
                 tiles_of_strip(args.moves.hidden, inner).0,
             )
         };
-        let halves = (HALVES * gates) as u64;
+        let halves = HALVES * gates;
         let step = |step| step_word(step, args.strips, strip);
         let activated = if shared {
             shared_word(args.strips, strip)
@@ -173,10 +173,10 @@ impl Source<'_> {
         let (word, target, counts) = match stage {
             Stage::GateUp if shared => (
                 word::STAGED,
-                pieces(reg::anew(args.weigh.tokens)) as u64,
+                pieces(reg::anew(args.weigh.tokens)),
                 activated,
             ),
-            Stage::GateUp => (step(Step::Arrived), pieces(tile.count) as u64, activated),
+            Stage::GateUp => (step(Step::Arrived), pieces(tile.count), activated),
             Stage::Down if shared => (activated, halves, word::SHARED),
             Stage::Down => (activated, halves, step(Step::Computed)),
         };
@@ -254,13 +254,13 @@ pub unsafe fn feed(
             let Some(drawn) = source.get(ticket) else {
                 break;
             };
-            if !words.reached(drawn.word, drawn.target) {
+            if !words.reached(drawn.word, drawn.target as u64) {
                 if held {
                     let slot = stages.acquire();
                     REST.put(base, plan, slot.stage);
                     stages.announce(slot, 0);
                 }
-                if !words.wait(drawn.word, drawn.target) {
+                if !words.wait(drawn.word, drawn.target as u64) {
                     break;
                 }
             }

@@ -11,7 +11,7 @@ use crate::role::rows::{copy_row, route_of, slot_at, token_at, weigh_token};
 use crate::role::table::SharedTable;
 use crate::schedule::forward::{Move, Moves, PIECE, Piece, Strips, pieces};
 use crate::sync::words::Words;
-use crate::unfused::{MoveArgs, RankArgs, STATE_EPOCH};
+use crate::unfused::{MoveArgs, RankArgs, STATE_EPOCH, WeighArgs};
 use crate::{shuffle, warp_sync};
 
 /// A warp that moves rows. What doesn't change is worked out anew for each move: it has few registers.
@@ -93,7 +93,7 @@ pub unsafe fn weigh_all(args: &ForwardArgs, words: Words) {
         // the same way.
         unsafe {
             let there = words.wait(word::RESULTS, 1);
-            weigh_token(&args.weigh, token, !there);
+            weigh_token!(&args.weigh, token, !there; 0 1 2 3);
         }
     }
 }
