@@ -33,11 +33,11 @@ pub struct ExpertArgs {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct ForwardArgs {
-    /// Dispatch and combine: `pass_sizes` is unused.
+    /// Dispatch and combine: `pass_sizes` and `row_total` are unused, the matrix is a ring.
     pub moves: MoveArgs,
     /// The weighted sum; its tokens and its rank are the pass's.
     pub weigh: WeighArgs,
-    /// On the schedule's rows.
+    /// On the ring's rows; `capacity` is the schedule's.
     pub routed: ExpertArgs,
     /// On the rank's tokens; no groups if there is none.
     pub shared: ExpertArgs,
@@ -51,8 +51,14 @@ pub struct ForwardArgs {
     pub results_deadline: u64,
     /// Strips that there are words for: of the routed experts.
     pub strips: u32,
-    /// Strips of a minibatch, at least 1.
+    /// Places of the ring that [`moves`](Self::moves)' matrix and H are, at least
+    /// [`LEAST_PLACES`](crate::schedule::forward::LEAST_PLACES).
+    pub places: u32,
+    /// Strips of a minibatch, at least 1; at least [`MINIBATCHES`](crate::schedule::forward::MINIBATCHES) of them
+    /// have places.
     pub minibatch: u32,
+    /// Unused.
+    pub padding: u32,
 }
 
 /// Indices of the words. For each strip there are then as many words as [`STEPS`], strips first; and one
@@ -68,7 +74,7 @@ pub mod word {
     pub const STAGED: u32 = 3;
     /// 1 once the other ranks' tokens are there.
     pub const TOKENS: u32 = 4;
-    /// Pieces that have been brought back, padding among them.
+    /// Pieces that have been brought back, those among them that strips don't have.
     pub const COMBINED: u32 = 5;
     /// Halves of the shared expert's tiles of down that have been stored.
     pub const SHARED: u32 = 6;
@@ -90,10 +96,12 @@ pub enum Step {
     Activated = 1,
     /// Consumers' halves of tiles of down that have been stored.
     Computed = 2,
+    /// Pieces that have been brought back, those among them that the strip doesn't have.
+    Combined = 3,
 }
 
 /// How many [steps](Step) there are.
-pub const STEPS: u32 = 3;
+pub const STEPS: u32 = 4;
 
 /// The word that counts a strip's step.
 pub const fn step_word(step: Step, strips: u32, strip: u32) -> u32 {

@@ -29,6 +29,13 @@ fn fused(problem: &Problem, minibatch_rows: u32) -> Problem {
     }
 }
 
+/// In macrobatches of five strips.
+fn in_few_places(problem: &Problem) -> Problem {
+    let mut problem = fused(problem, 256);
+    problem.config = problem.config.with_macrobatch_rows(1024);
+    problem
+}
+
 #[test]
 fn any_number_of_ranks_gives_the_bits_of_separate_launches() {
     let config = MoeConfig::new(8, 64, 128, 2, 24).with_shared(64);
@@ -63,6 +70,23 @@ fn no_grid_and_no_minibatch_changes_a_bit() {
     }
 }
 
+/// More strips than places, of one rank or of several, few rows in each and many.
+#[test]
+fn macrobatches_change_no_bit() {
+    for (experts, tokens) in [(23, &[40][..]), (34, &[17, 9, 0]), (3, &[700])] {
+        let config = MoeConfig::new(experts, 64, 64, 3, 700).with_shared(64);
+        let problem = Problem::new(config, tokens, Routing::Loose, 6);
+        let expected = problem.outputs(&ranks(tokens.len(), 0), 1);
+        let few = in_few_places(&problem);
+        let memory = |problem: &Problem| problem.config.memory(tokens.len()).unwrap().workspace;
+        assert!(memory(&few) < memory(&problem));
+        for sms in [1, 4] {
+            let devices = ranks_with(sms, tokens.len(), u64::from(sms));
+            assert!(few.outputs(&devices, 2) == expected, "{experts}, {sms} SMs");
+        }
+    }
+}
+
 #[test]
 fn any_routing_gives_the_bits_of_separate_launches() {
     let config = Config {
@@ -83,7 +107,11 @@ fn any_routing_gives_the_bits_of_separate_launches() {
         let expected = problem.outputs(&ranks(count, seed), 1);
         let minibatch_rows = [256, 384, 1024][seed as usize % 3];
         let devices = ranks_with(2 + seed as u32 % 3, count, seed + 1);
-        let outputs = fused(&problem, minibatch_rows).outputs(&devices, 2);
+        let mut one_launch = fused(&problem, minibatch_rows);
+        one_launch.config = one_launch
+            .config
+            .with_macrobatch_rows([1024, 32_768][seed as usize % 2]);
+        let outputs = one_launch.outputs(&devices, 2);
         proptest::prop_assert!(outputs == expected, "other bits");
         Ok(())
     });
@@ -109,13 +137,13 @@ fn ranks_of_both_kinds_meet() {
 
 #[test]
 fn every_adversary_gets_the_same_bits() {
-    let config = MoeConfig::new(5, 64, 128, 3, 9).with_shared(64);
-    let problem = Problem::new(config, &[9, 2, 0], Routing::Loose, 3);
+    let config = MoeConfig::new(20, 64, 128, 3, 9).with_shared(64);
+    let problem = Problem::new(config, &[9, 5, 0], Routing::Loose, 3);
     let expected = problem.outputs(&ranks(3, 0), 1);
     // Of three blocks one is resident at a time where two SMs are held. Starved: the producer, a warp that moves
     // rows, a consumer's.
     every_mode(
-        &fused(&problem, 256),
+        &in_few_places(&problem),
         &expected,
         (Arch::Sm90a, 3),
         &[0, 2, 5],
@@ -144,12 +172,33 @@ fn weights_that_lie_differently_are_an_error() {
 #[test]
 fn what_there_is_no_launch_for_is_an_error() {
     let config = MoeConfig::new(4, 64, 64, 1, 4).with_path(Path::Fused);
-    for (rows, text) in [
-        (0, "minibatch_rows is 0, not 256 to"),
-        (128, "minibatch_rows is 128, not 256 to"),
-        (300, "minibatch_rows is 300, not a multiple of 128"),
+    for (config, text) in [
+        (
+            config.with_minibatch_rows(0),
+            "minibatch_rows is 0, not 256 to",
+        ),
+        (
+            config.with_minibatch_rows(128),
+            "minibatch_rows is 128, not 256 to",
+        ),
+        (
+            config.with_minibatch_rows(300),
+            "minibatch_rows is 300, not a multiple of 128",
+        ),
+        (
+            config.with_macrobatch_rows(0),
+            "macrobatch_rows is 0, not 1024 to",
+        ),
+        (
+            config.with_macrobatch_rows(896),
+            "macrobatch_rows is 896, not 1024 to",
+        ),
+        (
+            config.with_macrobatch_rows(1100),
+            "macrobatch_rows is 1100, not a multiple of 128",
+        ),
     ] {
-        let error = config.with_minibatch_rows(rows).check(1).unwrap_err();
+        let error = config.check(1).unwrap_err();
         assert!(error.to_string().contains(text), "{error}");
     }
     let error = config.with_transport(Transport::Nccl).check(1).unwrap_err();

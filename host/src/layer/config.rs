@@ -7,10 +7,11 @@ use mok_kernel::forward::words;
 use mok_kernel::route::{
     MAX_EXPERTS, MAX_RANKS, MAX_TOKENS, MAX_TOP_K, SEGMENT, chunks, local_experts,
 };
+use mok_kernel::schedule::forward::LEAST_PLACES;
 use mok_kernel::symmetric::SymmetricPlan;
 
 use super::error::LayerError;
-use super::fused::strips;
+use super::fused::{held, strips};
 use crate::gemm::Tickets;
 
 /// Sizes of rows are multiples of this.
@@ -102,8 +103,12 @@ pub struct MoeConfig {
     /// How a forward pass is launched.
     pub path: Path,
     /// With [`Path::Fused`], rows whose gate-and-up comes before any of their down: the grain in which products
-    /// follow each other. A multiple of 128, at least 256. No bit depends on it.
+    /// follow each other. A multiple of 128, at least 256; a quarter of [`macrobatch_rows`](Self::macrobatch_rows) is
+    /// the most that is made use of. No bit depends on it.
     pub minibatch_rows: u32,
+    /// With [`Path::Fused`], rows whose activations are held at once, which bounds the memory for them; places that
+    /// have been combined are used again. A multiple of 128, at least 1,024. No bit depends on it.
+    pub macrobatch_rows: u32,
 }
 
 /// Device memory of one rank, in bytes.
@@ -147,6 +152,7 @@ impl MoeConfig {
             transport: Transport::Peer,
             path: Path::Unfused,
             minibatch_rows: 2048,
+            macrobatch_rows: 32_768,
         }
     }
 
@@ -192,6 +198,12 @@ impl MoeConfig {
         self
     }
 
+    /// With macrobatches of this many rows.
+    pub fn with_macrobatch_rows(mut self, rows: u32) -> Self {
+        self.macrobatch_rows = rows;
+        self
+    }
+
     /// Checks the limits, for this many ranks.
     pub fn check(&self, ranks: usize) -> Result<(), LayerError> {
         let range = |what, value: u64, least: u64, most: u64| {
@@ -234,9 +246,13 @@ impl MoeConfig {
             multiple("schedule_capacity", rows, SEGMENT)?;
             range("schedule_capacity", rows.into(), 0, MAX_ROWS)?;
         }
-        multiple("minibatch_rows", self.minibatch_rows, SEGMENT)?;
-        let minibatch = u64::from(self.minibatch_rows);
-        range("minibatch_rows", minibatch, LEAST_MINIBATCH, MAX_ROWS)?;
+        for (what, rows, least) in [
+            ("minibatch_rows", self.minibatch_rows, LEAST_MINIBATCH),
+            ("macrobatch_rows", self.macrobatch_rows, LEAST_MACROBATCH),
+        ] {
+            multiple(what, rows, SEGMENT)?;
+            range(what, rows.into(), least, MAX_ROWS)?;
+        }
         if (self.path, self.transport) == (Path::Fused, Transport::Nccl) {
             return Err(LayerError::FusedExchange);
         }
@@ -333,6 +349,8 @@ impl MoeConfig {
 const MAX_ROWS: u64 = 1 << 31;
 /// The fewest rows of a minibatch: as many as the widest tile of any architecture has.
 const LEAST_MINIBATCH: u64 = 256;
+/// The fewest rows of a macrobatch: minibatches that are under way at once.
+const LEAST_MACROBATCH: u64 = LEAST_PLACES as u64 * LEAST_MINIBATCH;
 
 /// Sizes of a rank's buffers, in elements.
 #[derive(Clone, Copy, Debug)]
@@ -348,9 +366,29 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// bf16 of a matrix with a row for each route.
+    /// Rows whose activations are held at once.
+    pub fn held(&self) -> u32 {
+        match self.config.path {
+            Path::Fused => held(&self.config, self.capacity),
+            Path::Unfused => self.capacity,
+        }
+    }
+
+    /// bf16 of a matrix with a row for each route whose activations are held.
     pub fn rows(&self, columns: u32) -> u64 {
-        u64::from(self.capacity) * u64::from(columns)
+        u64::from(self.held()) * u64::from(columns)
+    }
+
+    /// bf16 of up's product, and of the shared expert's: one launch keeps nothing of it.
+    pub fn ups(&self) -> [u64; 2] {
+        let config = &self.config;
+        match config.path {
+            Path::Fused => [0; 2],
+            Path::Unfused => [
+                self.rows(config.intermediate),
+                self.shared(config.shared_intermediate),
+            ],
+        }
     }
 
     /// bf16 of the rows as they travel.
@@ -395,9 +433,10 @@ impl Parts {
 
     fn workspace(&self) -> u64 {
         let config = &self.config;
-        let routed = self.rows(config.hidden) + 2 * self.rows(config.intermediate);
-        let shared = self.shared(config.hidden) + 2 * self.shared(config.shared_intermediate);
-        2 * (routed + shared + self.staged())
+        let routed = self.rows(config.hidden) + self.rows(config.intermediate);
+        let shared = self.shared(config.hidden) + self.shared(config.shared_intermediate);
+        let ups: u64 = self.ups().iter().sum();
+        2 * (routed + shared + ups + self.staged())
             + 8 * self.words()
             + 4 * (self.counts() + u64::from(config.experts) + u64::from(self.most_local))
     }
@@ -439,6 +478,29 @@ mod tests {
             assert_eq!(parts.rows(MAX_SIZE), 1 << 49);
             assert_eq!(parts.routes(), 1 << 25);
         }
+    }
+
+    /// One launch holds a macrobatch, or all rows where those are fewer, each strip of them in a place of its own.
+    #[test]
+    fn macrobatches_bound_the_activations() {
+        let config = MoeConfig::new(8, 4096, 1024, 4, 1 << 20).with_path(Path::Fused);
+        let workspace = |config: &MoeConfig| config.memory(8).unwrap().workspace;
+        let row = 2 * (4096 + 1024);
+        let held = [1024, 2048, 1 << 20].map(|rows| {
+            let parts = config.with_macrobatch_rows(rows).parts(8);
+            assert!(parts.held() <= rows.next_multiple_of(128) && parts.held() > rows - 192);
+            u64::from(parts.held())
+        });
+        let bytes = [1024, 2048, 1 << 20].map(|rows| workspace(&config.with_macrobatch_rows(rows)));
+        for (held, bytes) in held.windows(2).zip(bytes.windows(2)) {
+            assert_eq!(bytes[1] - bytes[0], row * (held[1] - held[0]));
+        }
+        let few = config
+            .with_schedule_capacity(256)
+            .with_macrobatch_rows(1 << 31);
+        assert_eq!(few.parts(8).held(), 2 * 192);
+        let largest = largest(Transport::Peer).with_path(Path::Fused);
+        largest.with_macrobatch_rows(1 << 31).memory(72).unwrap();
     }
 
     #[test]

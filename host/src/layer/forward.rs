@@ -207,10 +207,11 @@ impl MoeLayer {
         }
         let fused = self.workspace.fused().is_some();
         for expert in self.calls(schedule).iter().flatten() {
-            expert.check()?;
+            // Before the rest: there is no memory for it.
             if fused && matches!(expert.gate_up, GateUp::Apart(_)) {
                 return Err(LayerError::Fused.into());
             }
+            expert.check()?;
         }
         Ok(tokens)
     }

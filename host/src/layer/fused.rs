@@ -2,8 +2,10 @@
 
 use mok_kernel::failure::Wait;
 use mok_kernel::forward::{ExpertArgs, ForwardArgs, MAPS};
-use mok_kernel::gemm::{MAX_WIDTH, ROW_ALIGN, shared_plan};
+use mok_kernel::gemm::{ROW_ALIGN, shared_plan};
+use mok_kernel::schedule::forward::{PLACE, Places};
 
+use super::config::MoeConfig;
 use super::error::LayerError;
 use super::forward::{Expert, GateUp, Pass};
 use super::workspace::Workspace;
@@ -18,9 +20,17 @@ pub(super) fn strips(capacity: u32, shared_rows: u32) -> [u32; 2] {
     [capacity, shared_rows].map(|rows| rows / ROW_ALIGN)
 }
 
-/// Strips of a minibatch: as many as surely have no more rows than it.
-fn strips_of_minibatch(rows: u32) -> u32 {
-    (rows / MAX_WIDTH).max(1)
+/// Where strips lie, and how many make a minibatch.
+fn places(config: &MoeConfig) -> Places {
+    Places::new(config.macrobatch_rows, config.minibatch_rows)
+}
+
+/// Rows of the places that strips of so many rows come to.
+pub(super) fn held(config: &MoeConfig, capacity: u32) -> u32 {
+    let [strips, _] = strips(capacity, 0);
+    let rows = u64::from(places(config).count.min(strips)) * u64::from(PLACE);
+    // As products take them. Settings that nobody has checked may give more than that.
+    u32::try_from(rows.next_multiple_of(ROW_ALIGN.into())).unwrap_or(u32::MAX)
 }
 
 /// An expert's part of the launch; without one, what is never looked at.
@@ -75,10 +85,11 @@ impl Pass<'_> {
             .with_swizzle(Swizzle::B128);
         let [routed, shared] = self.calls();
         let (mut routed, routed_maps) = part(routed.as_ref(), &stand_in)?;
-        // As the schedule says: a rank that has failed draws no tiles.
+        // As the schedule says: a rank that has failed draws no tiles. All rows count, though not all are held.
         routed.gate_up.gemm.group_rows = self.schedule.sizes();
+        routed.gate_up.gemm.capacity = workspace.parts.capacity;
         let (shared, shared_maps) = part(shared.as_ref(), &stand_in)?;
-        let parts = &workspace.parts;
+        let (parts, places) = (&workspace.parts, places(config));
         let args = ForwardArgs {
             moves: self.move_args(),
             weigh: self.weigh_args(router_weights, out, 0),
@@ -92,7 +103,9 @@ impl Pass<'_> {
             tokens_deadline: deadline(Wait::Tokens),
             results_deadline: deadline(Wait::Results),
             strips: strips(parts.capacity, parts.shared_rows)[0],
-            minibatch: strips_of_minibatch(config.minibatch_rows),
+            places: places.count,
+            minibatch: places.minibatch,
+            padding: 0,
         };
         let blocks = workspace.device.sm_count().max(1);
         let groups = args.routed.gate_up.gemm.groups;
@@ -105,18 +118,5 @@ impl Pass<'_> {
         let launch = launch.shared(shared_plan(groups).bytes).maps(&maps);
         // SAFETY: this function's contract, and the workspace's and the schedule's buffers.
         unsafe { launch.arg(&args).enqueue(self.stream) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_minibatch_has_no_more_rows_than_it_is_called_for() {
-        for rows in (256..10_000).step_by(128) {
-            let strips = strips_of_minibatch(rows);
-            assert!(strips >= 1 && strips * MAX_WIDTH <= rows);
-        }
     }
 }

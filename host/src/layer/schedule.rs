@@ -122,7 +122,7 @@ impl Schedule {
         GroupRows {
             sizes: self.workspace.buffers().sizes.ptr(),
             groups: self.workspace.local_experts(),
-            capacity: self.workspace.parts.capacity,
+            capacity: self.workspace.parts.held(),
             overflow: None,
         }
     }

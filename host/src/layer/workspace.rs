@@ -60,7 +60,7 @@ struct Own {
 /// What a forward pass needs beside its schedule.
 #[derive(Debug)]
 pub(super) struct Buffers {
-    /// Tokens that were dispatched, then what the experts gave.
+    /// Tokens that were dispatched, then what the experts gave: of all rows, or of those that are held.
     pub rows: Buffer<bf16>,
     /// Rows as they travel, where the transport needs them in order.
     pub staged: Buffer<bf16>,
@@ -87,9 +87,9 @@ impl Own {
                 rows: matrix(parts.rows(config.hidden))?,
                 staged: matrix(parts.staged())?,
                 gate: matrix(parts.rows(config.intermediate))?,
-                up: matrix(parts.rows(config.intermediate))?,
+                up: matrix(parts.ups()[0])?,
                 shared_gate: matrix(parts.shared(config.shared_intermediate))?,
-                shared_up: matrix(parts.shared(config.shared_intermediate))?,
+                shared_up: matrix(parts.ups()[1])?,
                 shared_out: matrix(parts.shared(config.hidden))?,
                 sizes: device.buffer_zeroed(parts.most_local as usize)?,
                 totals: device.buffer_uninit(config.experts as usize)?,

@@ -6,11 +6,16 @@
 //! strip is ([`forward`](crate::forward)).
 //!
 //! ```text
-//! tiles   gate-and-up 0, gate-and-up 1, down 0, gate-and-up 2, down 1, ... down last
-//! moves   stage the tokens, meet the other ranks, dispatch some pieces ahead, combine 0, dispatch, combine 1,
-//!         dispatch, ... combine last, meet the other ranks
+//! tiles   gate-and-up 0, gate-and-up 1, down 0, gate-and-up 2, down 1, ... down last       (minibatches)
+//! moves   stage the tokens, meet the other ranks, dispatch four minibatches, combine 0, dispatch the next, combine 1,
+//!         ... combine last, meet the other ranks                                           (strips)
 //! sums    token 0, token 1, ... by whoever has no other task left
 //! ```
+//!
+//! Activations take the memory of a macrobatch, however many rows there are: strips lie in a ring of [`Places`],
+//! each as large as the widest tile, and one is dispatched after that which had its place has been combined. At most
+//! as many strips as there are places are dispatched and not combined at any point of the order, so that it stays
+//! topological.
 //!
 //! Tiles are drawn by blocks and moves by warps, each in its own order: whoever has drawn a task does it
 //! before it draws another. Sums wait for the last move alone. There is an order of all tasks that has both as parts and in which
@@ -23,7 +28,52 @@ use super::grouped::{BAND, ByBlock, Class, GroupTable, Problem, Tile, Tiling, in
 
 /// Rows that a warp moves for one ticket.
 pub const PIECE: u32 = 8;
-const _: () = assert!(ByBlock::ROWS.is_multiple_of(PIECE));
+/// Rows of a strip's place.
+pub const PLACE: u32 = ByStrip::WIDEST;
+/// Tickets for the pieces of a strip: as many as it may have.
+pub const PIECES: u32 = PLACE / PIECE;
+const _: () = assert!(PLACE.is_multiple_of(PIECE));
+
+/// How many strips are held, and how many of them make a minibatch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// At least [`LEAST_PLACES`].
+    pub count: u32,
+    /// Strips of a minibatch, at least 1; no more than [`MINIBATCHES`] of them have places.
+    pub minibatch: u32,
+}
+
+/// Minibatches that are dispatched before the first is combined. A strip that is combined waits for tiles of its
+/// minibatch, of the next one where a band reaches into it, and of the two behind that, whose gate-and-up
+/// comes first.
+pub const MINIBATCHES: u32 = 4;
+/// The fewest places: minibatches of a strip.
+pub const LEAST_PLACES: u32 = MINIBATCHES;
+
+impl Places {
+    /// For macrobatches and minibatches of so many rows: no more strips than surely have no more rows, but at least
+    /// what is needed.
+    pub const fn new(macrobatch_rows: u32, minibatch_rows: u32) -> Places {
+        let count = at_least(macrobatch_rows / PLACE, LEAST_PLACES);
+        let minibatch = at_least(minibatch_rows / PLACE, 1);
+        let most = count / MINIBATCHES;
+        Places {
+            count,
+            minibatch: if minibatch < most { minibatch } else { most },
+        }
+    }
+
+    /// The row where a strip lies.
+    #[inline(always)]
+    pub fn row(&self, strip: u32) -> u32 {
+        // Never 0; said so that the division can't panic.
+        strip % self.count.max(1) * PLACE
+    }
+}
+
+const fn at_least(value: u32, least: u32) -> u32 {
+    if value < least { least } else { value }
+}
 
 /// Tiles are counted by strips, and few rows or many make no difference.
 #[derive(Clone, Copy)]
@@ -154,12 +204,26 @@ pub struct Strips<T> {
 /// Some rows of one strip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The strip.
-    pub strip: u32,
     /// Its first row.
     pub row: u32,
     /// Rows, at least 1.
     pub rows: u32,
+}
+
+impl Piece {
+    /// Piece `index` of `rows` rows that start at `first`; `None` if there are fewer.
+    #[inline(always)]
+    pub const fn of(first: u32, rows: u32, index: u32) -> Option<Piece> {
+        let before = PIECE * index;
+        if before >= rows {
+            return None;
+        }
+        let left = rows - before;
+        Some(Piece {
+            row: first + before,
+            rows: if left < PIECE { left } else { PIECE },
+        })
+    }
 }
 
 impl<T: GroupTable> Strips<T> {
@@ -208,39 +272,21 @@ impl<T: GroupTable> Strips<T> {
         Some((tile, before + place))
     }
 
-    /// Piece `index` of all rows, padding among them; `None` if nothing but padding is there.
+    /// Piece `index` of a strip that there is; `None` if the strip has fewer.
     #[inline(always)]
-    pub fn piece(&mut self, index: u32) -> Option<Piece> {
-        let row = index * PIECE;
+    pub fn piece(&mut self, strip: u32, index: u32) -> Option<Piece> {
         let groups = self.table.groups();
         if groups == 0 {
             return None;
         }
-        let start = |group| self.table.rows(group).0;
-        let group = last_from(start, groups, self.group, row);
+        let first = |group| self.table.first_tile(Class::Many, group);
+        let group = last_from(first, groups, self.group, strip);
         self.group = group;
         let (row_start, rows) = self.table.rows(group);
-        let inside = row - row_start;
-        if inside >= rows {
-            return None;
-        }
-        // The inverse of `part`.
         let parts = NonZeroU32::new(STRIPS.wide_tiles::<ByStrip>(rows))?;
-        let units = rows.div_ceil(ByStrip::ROWS);
-        let (each, more) = (NonZeroU32::new(units / parts)?, units % parts);
-        let longer = NonZeroU32::new(each.get() + 1)?;
-        let unit = inside / ByStrip::ROWS;
-        let place = if unit < more * longer.get() {
-            unit / longer
-        } else {
-            more + (unit - more * longer.get()) / each
-        };
-        let left = rows - inside;
-        Some(Piece {
-            strip: self.table.first_tile(Class::Many, group) + place,
-            row,
-            rows: if left < PIECE { left } else { PIECE },
-        })
+        let unit = NonZeroU32::new(ByStrip::ROWS)?;
+        let (start, count) = part(rows, unit, parts, strip - first(group));
+        Piece::of(row_start + start, count, index)
     }
 }
 
@@ -277,13 +323,13 @@ pub const fn pieces(rows: u32) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Move {
-    /// Copies some of the rank's tokens to where other ranks read them.
+    /// Copies some of the rank's tokens to where other ranks read them: a piece.
     Stage,
     /// Meets the other ranks, whose tokens are then there.
     Tokens,
-    /// Fetches a piece.
+    /// Fetches a piece, which its strip may not have: number [`PIECES`] times the strip, and its own.
     Dispatch,
-    /// Brings a piece back.
+    /// Brings a piece back, likewise.
     Combine,
     /// Meets the other ranks, whose results are then here.
     Results,
@@ -296,37 +342,31 @@ pub enum Move {
 pub struct Moves {
     /// Pieces of the rank's tokens.
     staged: u32,
-    /// Pieces of all rows, with padding.
-    pieces: u32,
-    /// Pieces that are dispatched before the first is combined.
+    strips: u32,
+    /// Strips that are dispatched before the first is combined.
     ahead: u32,
 }
 
 impl Moves {
-    /// For so many tokens of the rank, and so many rows with padding.
-    ///
-    /// A piece that is combined waits for tiles of its minibatch, of the next one where a band reaches into
-    /// it, and of the two behind that, whose gate-and-up comes first: four minibatches are dispatched before
-    /// it. The rows of a strip and its group's padding are at most 256.
+    /// For so many tokens of the rank, and so many strips.
     #[inline(always)]
-    pub const fn new(tokens: u32, rows: u32, minibatch: u32) -> Moves {
-        let pieces = rows / PIECE;
-        let ahead = minibatch as u64 * (4 * 256 / PIECE as u64);
+    pub const fn new(tokens: u32, strips: u32, minibatch: u32) -> Moves {
+        let ahead = MINIBATCHES as u64 * minibatch as u64;
         Moves {
-            staged: self::pieces(tokens),
-            pieces,
-            ahead: if ahead < pieces as u64 {
+            staged: pieces(tokens),
+            strips,
+            ahead: if ahead < strips as u64 {
                 ahead as u32
             } else {
-                pieces
+                strips
             },
         }
     }
 
-    /// Pieces of rows that are brought back, padding among them.
+    /// Pieces of strips that are brought back, those among them that the strips don't have.
     #[inline(always)]
     pub const fn combined(&self) -> u32 {
-        self.pieces
+        PIECES * self.strips
     }
 
     /// The move of a ticket, and which piece.
@@ -340,22 +380,25 @@ impl Moves {
             return (Move::Tokens, 0);
         }
         left -= 1;
-        if left < self.ahead {
+        let ahead = PIECES * self.ahead;
+        if left < ahead {
             return (Move::Dispatch, left);
         }
-        left -= self.ahead;
-        let both = self.pieces - self.ahead;
+        left -= ahead;
+        // A whole strip, then a whole other one: it may have the place of the first.
+        let both = PIECES * (self.strips - self.ahead);
         if left < 2 * both {
-            return if left.is_multiple_of(2) {
-                (Move::Combine, left / 2)
+            let (pair, inside) = (left / (2 * PIECES), left % (2 * PIECES));
+            return if inside < PIECES {
+                (Move::Combine, PIECES * pair + inside)
             } else {
-                (Move::Dispatch, self.ahead + left / 2)
+                (Move::Dispatch, ahead + PIECES * pair + (inside - PIECES))
             };
         }
         left -= 2 * both;
-        if left < self.ahead {
+        if left < ahead {
             (Move::Combine, both + left)
-        } else if left == self.ahead {
+        } else if left == ahead {
             (Move::Results, 0)
         } else {
             (Move::End, 0)

@@ -8,7 +8,7 @@ use crate::ptx::{fence, reg};
 use crate::role::order::Order;
 use crate::role::product::{Forward, GateUp, Maps, Product, Whole};
 use crate::role::table::SharedTable;
-use crate::schedule::forward::{ByStrip, Line, OneGroup, Stage, Strips, pieces};
+use crate::schedule::forward::{ByStrip, Line, OneGroup, Places, Stage, Strips, pieces};
 use crate::schedule::grouped::{Problem, Tile};
 use crate::sync::ring::{Producer, Ring};
 use crate::sync::words::Words;
@@ -155,7 +155,9 @@ impl Source<'_> {
             }
             let (stage, number) = line.get(ticket);
             let problem = problem(args.moves.hidden, inner, stage);
-            let (tile, strip) = self.routed.tile(&problem, number)?;
+            let (mut tile, strip) = self.routed.tile(&problem, number)?;
+            // Where its rows lie, and nobody asks for more of them.
+            (tile.row_start, tile.wide) = (places(args).row(strip), 0);
             (
                 stage,
                 tile,
@@ -191,6 +193,15 @@ impl Source<'_> {
             word,
             target,
         })
+    }
+}
+
+/// Where strips lie.
+#[inline(always)]
+pub fn places(args: &ForwardArgs) -> Places {
+    Places {
+        count: reg::anew(args.places),
+        minibatch: args.minibatch,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The warps of a forward pass that move rows: tokens to where they are read, rows to this rank, and back to where
 //! they came from.
 
-use super::feed::{shared_downs, tiles_of_strip};
+use super::feed::{places, shared_downs, tiles_of_strip};
 use crate::failure::Wait;
 use crate::forward::{ForwardArgs, HALVES, Step, step_word, word};
 use crate::ptx::shared::SmemAddr;
@@ -9,7 +9,7 @@ use crate::ptx::{global, reg};
 use crate::role::peers::{answer, call, region};
 use crate::role::rows::{copy_row, route_of, slot_at, token_at, weigh_token};
 use crate::role::table::SharedTable;
-use crate::schedule::forward::{Move, Moves, PIECE, Piece, Strips, pieces};
+use crate::schedule::forward::{Move, Moves, PIECE, PIECES, Piece, Strips, pieces};
 use crate::sync::words::Words;
 use crate::unfused::{MoveArgs, RankArgs, STATE_EPOCH, WeighArgs};
 use crate::{shuffle, warp_sync};
@@ -52,9 +52,8 @@ pub unsafe fn travel(args: &ForwardArgs, table: SmemAddr, words: Words) {
         gone: false,
     };
     loop {
-        // SAFETY: the schedule's word.
-        let rows = unsafe { global::load_u32(args.moves.row_total) };
-        let moves = Moves::new(reg::anew(args.weigh.tokens), rows, args.minibatch);
+        let tokens = reg::anew(args.weigh.tokens);
+        let moves = Moves::new(tokens, mover.strips().total(), args.minibatch);
         // SAFETY: the words are the launch's; all lanes are here.
         let ticket = unsafe { draw!(words, word::MOVES, "moves") };
         let (what, index) = moves.get(ticket);
@@ -132,12 +131,18 @@ impl Mover<'_> {
         step_word(step, reg::anew(self.args.strips), strip)
     }
 
-    /// A piece by its number.
+    /// The strips of all rows.
     #[inline(always)]
-    fn piece(&self, index: u32) -> Option<Piece> {
+    fn strips(&self) -> Strips<SharedTable> {
         let groups = reg::anew(self.args.routed.gate_up.gemm.groups);
-        let table = SharedTable::new(groups, self.table);
-        Strips::new(table, self.args.minibatch).piece(index)
+        Strips::new(SharedTable::new(groups, self.table), self.args.minibatch)
+    }
+
+    /// Where row `row` of a piece lies in the ring.
+    #[inline(always)]
+    fn place(&self, moves: &MoveArgs, strip: u32, index: u32, row: u32) -> u64 {
+        let first = places(self.args).row(strip) + PIECE * index;
+        moves.matrix + offset(first + row, moves.hidden)
     }
 
     /// Copies some of the rank's tokens to where other ranks read them.
@@ -147,19 +152,15 @@ impl Mover<'_> {
     #[inline(always)]
     unsafe fn stage(&mut self, index: u32) {
         let (args, moves) = (self.args, &self.moves());
-        let row = index * PIECE;
-        let left = args.weigh.tokens - row;
-        let piece = Piece {
-            strip: 0,
-            row,
-            rows: if left < PIECE { left } else { PIECE },
+        let Some(piece) = Piece::of(0, args.weigh.tokens, index) else {
+            return;
         };
         // SAFETY: the caller's contract; nobody reads this rank's tokens before it has met the others.
         unsafe {
             if !self.gone {
                 let staged = region(&moves.rank, moves.rank.rank) + moves.rank.plan.x;
                 each_row(&piece, |row| {
-                    let at = offset(row, moves.hidden);
+                    let at = offset(piece.row + row, moves.hidden);
                     copy_row(staged + at, args.x + at, moves.hidden);
                 });
                 warp_sync!("staged");
@@ -170,29 +171,35 @@ impl Mover<'_> {
         }
     }
 
-    /// Fetches a piece's rows from their ranks.
+    /// Fetches a piece's rows from their ranks, once nobody needs what lies in its strip's place.
     ///
     /// # Safety
     /// All lanes are here, with a piece that is this warp's alone.
     #[inline(always)]
-    unsafe fn dispatch(&mut self, index: u32) {
+    unsafe fn dispatch(&mut self, number: u32) {
+        let (strip, index) = (number / PIECES, number % PIECES);
+        let places = places(self.args).count;
         // SAFETY: the caller's contract; the other ranks' tokens are there once they have been met.
         unsafe {
             if !self.gone {
                 wait!(self, word::TOKENS, 1, "tokens");
             }
-            let Some(piece) = self.piece(index) else {
+            let Some(piece) = self.strips().piece(strip, index) else {
                 return;
             };
+            if !self.gone && strip >= places {
+                let word = self.step(Step::Combined, strip - places);
+                wait!(self, word, PIECES as u64, "place");
+            }
             if !self.gone {
                 let moves = &self.moves();
                 each_row(&piece, |row| {
-                    let from = token_at(moves, route_of(moves.rows, row));
-                    copy_row(moves.matrix + offset(row, moves.hidden), from, moves.hidden);
+                    let from = token_at(moves, route_of(moves.rows, piece.row + row));
+                    copy_row(self.place(moves, strip, index, row), from, moves.hidden);
                 });
                 warp_sync!("arrived");
                 if reg::lane() == 0 {
-                    let word = self.step(Step::Arrived, piece.strip);
+                    let word = self.step(Step::Arrived, strip);
                     self.words.count(word);
                 }
             }
@@ -204,27 +211,29 @@ impl Mover<'_> {
     /// # Safety
     /// As [`dispatch`](Mover::dispatch).
     #[inline(always)]
-    unsafe fn combine(&mut self, index: u32) {
+    unsafe fn combine(&mut self, number: u32) {
         let args = self.args;
         let moves = &self.moves();
+        let (strip, index) = (number / PIECES, number % PIECES);
         // SAFETY: the caller's contract; the rows are computed, and a route has one row.
         unsafe {
-            if let Some(piece) = self.piece(index) {
+            if let Some(piece) = self.strips().piece(strip, index) {
                 if !self.gone {
                     let inner = reg::anew(args.routed.gate_up.gemm.n);
                     let (_, downs) = tiles_of_strip(moves.hidden, inner);
-                    let word = self.step(Step::Computed, piece.strip);
+                    let word = self.step(Step::Computed, strip);
                     wait!(self, word, (HALVES * downs) as u64, "computed");
                 }
                 if !self.gone {
                     each_row(&piece, |row| {
-                        let to = slot_at(moves, route_of(moves.rows, row));
-                        copy_row(to, moves.matrix + offset(row, moves.hidden), moves.hidden);
+                        let to = slot_at(moves, route_of(moves.rows, piece.row + row));
+                        copy_row(to, self.place(moves, strip, index, row), moves.hidden);
                     });
                 }
             }
             warp_sync!("combined");
             if reg::lane() == 0 {
+                self.words.count(self.step(Step::Combined, strip));
                 self.words.count(word::COMBINED);
             }
         }
@@ -252,8 +261,7 @@ impl Mover<'_> {
                 there = if words.failed() {
                     false
                 } else if results {
-                    let combined =
-                        Moves::new(0, global::load_u32(args.moves.row_total), 0).combined();
+                    let combined = Moves::new(0, self.strips().total(), 0).combined();
                     let halves = HALVES * shared_downs(args);
                     // Where there are no rows nothing else says that the other meeting is over.
                     words.wait(word::TOKENS, 1)
@@ -296,10 +304,11 @@ fn offset(row: u32, columns: u32) -> u64 {
     2 * row as u64 * columns as u64
 }
 
+/// Calls `each` with the numbers of a piece's rows in it.
 #[inline(always)]
 fn each_row(piece: &Piece, mut each: impl FnMut(u32)) {
-    let mut row = piece.row;
-    while row < piece.row + piece.rows {
+    let mut row = 0;
+    while row < piece.rows {
         each(row);
         row += 1;
     }

@@ -1,5 +1,6 @@
 extern crate std;
 
+use std::collections::BTreeMap;
 use std::vec;
 use std::vec::Vec;
 
@@ -48,7 +49,9 @@ impl GroupTable for &Table {
 
 /// One worker of each kind, which does its tasks one after the other and waits where it must: the least
 /// that can be resident. Every task must be done once, and all of them must end.
-fn check(sizes: &[u32], (inner, hidden): (u32, u32), minibatch: u32, tokens: u32) {
+fn check(sizes: &[u32], (inner, hidden): (u32, u32), places: Places, tokens: u32) {
+    let minibatch = places.minibatch;
+    assert!(minibatch >= 1 && MINIBATCHES * minibatch <= places.count);
     let table = Table::new(sizes);
     let (gate_up, down) = (
         Problem::gate_up(inner, hidden),
@@ -63,13 +66,16 @@ fn check(sizes: &[u32], (inner, hidden): (u32, u32), minibatch: u32, tokens: u32
         line.total(),
         u64::from(table.strips * (per_strip[0] + per_strip[1]))
     );
-    let moves = Moves::new(tokens, table.rows, minibatch);
+    let moves = Moves::new(tokens, table.strips, minibatch);
     let none = || vec![0; table.strips as usize];
     let (mut arrived, mut activated, mut computed) = (none(), none(), none());
     let mut rows_of = none();
     let mut seen: [Vec<Tile>; 2] = [Vec::new(), Vec::new()];
     let (mut ticket, mut number, mut met) = (0, 0, 0);
     let (mut staged, mut combined) = (0, 0);
+    let mut returned = none();
+    // Whose rows lie in each place.
+    let mut held: BTreeMap<u32, usize> = BTreeMap::new();
     let mut moving = vec![0u32; table.rows as usize];
     loop {
         let mut stuck = true;
@@ -83,6 +89,7 @@ fn check(sizes: &[u32], (inner, hidden): (u32, u32), minibatch: u32, tokens: u32
                 Stage::GateUp => arrived[strip] == pieces(tile.count),
                 Stage::Down => activated[strip] == per_strip[0],
             };
+            assert!(!ready || held[&places.row(strip as u32)] == strip);
             if !ready {
                 break;
             }
@@ -111,19 +118,33 @@ fn check(sizes: &[u32], (inner, hidden): (u32, u32), minibatch: u32, tokens: u32
                 }
                 Move::Dispatch | Move::Combine => {
                     assert_eq!(met, 1);
-                    let piece = moved.piece(index);
+                    let (strip, piece) = (index / PIECES, index % PIECES);
+                    let piece = moved.piece(strip, piece);
                     let combines = what == Move::Combine;
+                    let at = strip as usize;
                     if let Some(piece) = piece {
-                        let strip = piece.strip as usize;
-                        if combines && computed[strip] != per_strip[1] {
+                        if combines && computed[at] != per_strip[1] {
                             break;
                         }
+                        if !combines && strip >= places.count {
+                            let before = at - places.count as usize;
+                            if returned[before] != PIECES {
+                                break;
+                            }
+                        }
+                        let holder = held.entry(places.row(strip)).or_insert(at);
+                        match combines {
+                            true => assert_eq!(*holder, at),
+                            false => *holder = at,
+                        }
+                        assert!(piece.rows <= PIECE);
                         for row in piece.row..piece.row + piece.rows {
                             assert_eq!(moving[row as usize], u32::from(combines));
                             moving[row as usize] += 1;
                         }
-                        arrived[strip] += u32::from(!combines);
+                        arrived[at] += u32::from(!combines);
                     }
+                    returned[at] += u32::from(combines);
                     combined += u32::from(combines);
                 }
                 Move::End => break,
@@ -178,8 +199,12 @@ fn one_block_and_one_warp_do_every_task() {
     ];
     for sizes in sizes {
         for minibatch in [1, 2, 3, 5, 16, 17, 1000, u32::MAX / 192] {
-            for columns in [(64, 64), (96, 128), (448, 1024)] {
-                check(sizes, columns, minibatch, sizes.len() as u32);
+            for more in [0, 1, 7, 1000] {
+                let count = (MINIBATCHES * minibatch).saturating_add(more);
+                let places = Places { count, minibatch };
+                for columns in [(64, 64), (96, 128), (448, 1024)] {
+                    check(sizes, columns, places, sizes.len() as u32);
+                }
             }
         }
     }
@@ -190,11 +215,28 @@ proptest! {
     fn they_do_for_any_sizes(
         sizes in proptest::collection::vec(prop_oneof![Just(0), 0u32..20, 0u32..700], 0..30),
         columns in (1u32..6, 1u32..6),
-        minibatch in 1u32..40,
+        macrobatch in 0u32..20_000,
+        minibatch in 0u32..8_000,
         tokens in 0u32..40,
     ) {
-        check(&sizes, (64 * columns.0, 64 * columns.1), minibatch, tokens);
+        let places = Places::new(macrobatch, minibatch);
+        check(&sizes, (64 * columns.0, 64 * columns.1), places, tokens);
     }
+}
+
+#[test]
+fn batches_have_no_more_rows_than_they_are_called_for() {
+    for macrobatch in (1024..20_000).step_by(128) {
+        for minibatch in (256..20_000).step_by(128) {
+            let places = Places::new(macrobatch, minibatch);
+            assert!(places.count * PLACE <= macrobatch && places.count >= LEAST_PLACES);
+            assert!(places.minibatch * PLACE <= minibatch && places.minibatch >= 1);
+            assert!(MINIBATCHES * places.minibatch <= places.count);
+        }
+    }
+    let all = Places::new(u32::MAX, u32::MAX);
+    assert_eq!(all.row(all.count), 0);
+    assert_eq!(all.row(all.count - 1), (all.count - 1) * PLACE);
 }
 
 #[test]
