@@ -57,8 +57,10 @@ pub struct ForwardArgs {
     /// Strips of a minibatch, at least 1; at least [`MINIBATCHES`](crate::schedule::forward::MINIBATCHES) of them
     /// have places.
     pub minibatch: u32,
-    /// Unused.
-    pub padding: u32,
+    /// Records of each stream of the [trace](crate::trace).
+    pub trace_records: u32,
+    /// Device address of the trace, or 0.
+    pub trace: u64,
 }
 
 /// Indices of the words. For each strip there are then as many words as [`STEPS`], strips first; and one

@@ -25,6 +25,7 @@ pub mod mxfp8;
 pub mod route;
 pub mod schedule;
 pub mod symmetric;
+pub mod trace;
 pub mod unfused;
 
 #[cfg(any(target_arch = "nvptx64", doc))]

@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use super::numbers::{all, every_mode, problems, ranks};
 
 /// So many emulated GPUs with so many SMs each.
-fn ranks_with(sms: u32, count: usize, seed: u64) -> Vec<Device> {
+pub fn ranks_with(sms: u32, count: usize, seed: u64) -> Vec<Device> {
     let config = EmulatorConfig {
         arch: Arch::Sm90a,
         sms,

@@ -6,3 +6,4 @@ mod graph;
 mod late;
 mod lost;
 mod numbers;
+mod timeline;

@@ -93,6 +93,9 @@ pub enum LayerError {
         "Path::Fused moves rows through the other ranks' memory, and Transport::Nccl does without: use Transport::Peer or Path::Unfused"
     )]
     FusedExchange,
+    /// A trace of a pass in separate launches.
+    #[error("a trace is of a pass in one launch: use Path::Fused")]
+    NoTrace,
     /// A schedule of another workspace.
     #[error("the schedule belongs to another workspace")]
     OtherSchedule,

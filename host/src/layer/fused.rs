@@ -90,6 +90,7 @@ impl Pass<'_> {
         routed.gate_up.gemm.capacity = workspace.parts.capacity;
         let (shared, shared_maps) = part(shared.as_ref(), &stand_in)?;
         let (parts, places) = (&workspace.parts, places(config));
+        let trace = workspace.trace();
         let args = ForwardArgs {
             moves: self.move_args(),
             weigh: self.weigh_args(router_weights, out, 0),
@@ -105,7 +106,8 @@ impl Pass<'_> {
             strips: strips(parts.capacity, parts.shared_rows)[0],
             places: places.count,
             minibatch: places.minibatch,
-            padding: 0,
+            trace_records: trace.as_ref().map_or(0, |trace| trace.records),
+            trace: trace.as_ref().map_or(0, |trace| trace.words.ptr().as_raw()),
         };
         let blocks = workspace.device.sm_count().max(1);
         let groups = args.routed.gate_up.gemm.groups;

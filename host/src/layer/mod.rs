@@ -60,6 +60,7 @@ mod fused;
 mod region;
 mod schedule;
 mod symmetric;
+mod timeline;
 mod watch;
 mod workspace;
 
@@ -67,6 +68,7 @@ pub use config::{LayerMemory, MoeConfig, Path, Transport};
 pub use error::{LayerError, WaitName};
 pub use forward::{MoeLayer, SharedWeights, Weights};
 pub use schedule::Schedule;
+pub use timeline::{Tile, Timed, Timeline, Work, Worker};
 pub use workspace::Workspace;
 
 use crate::error::{Error, Result};

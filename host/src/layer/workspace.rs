@@ -1,7 +1,7 @@
 //! What the layers of one shape share on a rank: the symmetric region, buffers, and the rank's state.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use half::bf16;
 use mok_comm::{Error as GroupError, Group};
@@ -13,6 +13,7 @@ use super::config::{MoeConfig, Parts, Path, Transport};
 use super::error::{LayerError, of_record};
 use super::exchange::{Exchange, Failure};
 use super::region::Region;
+use super::timeline::Trace;
 use super::together;
 use super::watch::Watch;
 use crate::device::Device;
@@ -46,6 +47,7 @@ pub struct Workspace {
     pub(super) gemm: GroupedGemm,
     /// What the tasks of a pass in one launch wait for; all zero between passes.
     pub(super) words: Option<Buffer<u64>>,
+    trace: Mutex<Option<Trace>>,
 }
 
 /// Buffers that only this rank touches.
@@ -154,6 +156,7 @@ impl Workspace {
         let words = together(group, words)?;
         let workspace = Workspace {
             words,
+            trace: Mutex::default(),
             kernels,
             gemm,
             beside: together(group, device.stream())?,
@@ -291,6 +294,11 @@ impl Workspace {
 
     pub(super) fn buffers(&self) -> &Buffers {
         &self.own.buffers
+    }
+
+    /// Where passes in one launch write their trace.
+    pub(super) fn trace(&self) -> MutexGuard<'_, Option<Trace>> {
+        self.trace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Address of the rank's state.

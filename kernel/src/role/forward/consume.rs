@@ -13,6 +13,7 @@ use crate::role::order::Order;
 use crate::role::store::Place;
 use crate::shuffle;
 use crate::sync::ring::{Consumer, Ring};
+use crate::trace::Task;
 
 /// What a consumer looks at of an order, in a word.
 #[inline(always)]
@@ -58,6 +59,9 @@ pub unsafe fn consume<E: Engine>(
     let place = |part| Place::of_consumer(part, base, plan);
     let mut packed;
     loop {
+        // Of the tile before, if there was one: ptxas finds no registers for it behind the way out.
+        // SAFETY: this warpgroup's stream.
+        unsafe { way.stamp(reg::anew(part), |stamp| stamp.end()) };
         // By the first lane, as `Order::get_for_warp` says, but only what is looked at here.
         // SAFETY: a tile, a rest or the end of the work starts in the next stage; all lanes are here.
         let order = unsafe {
@@ -81,6 +85,12 @@ pub unsafe fn consume<E: Engine>(
             }
             continue;
         }
+        // SAFETY: this warpgroup's stream.
+        unsafe {
+            way.stamp(reg::anew(part), |stamp| {
+                stamp.begin(Task::Products as u32, 0)
+            })
+        };
         let mut total = Accumulators::zero();
         // A chunk starts afresh, but what a narrow product leaves alone is added like the rest. Zeros for each tile,
         // so that nothing of them is kept over the way out.

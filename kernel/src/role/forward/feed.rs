@@ -1,5 +1,6 @@
 //! The producer of a forward pass: one thread that draws tiles and loads them once they can be.
 
+use super::stamp::Stamp;
 use crate::forward::{ForwardArgs, HALVES, MAPS, Step, map, shared_word, step_word, word};
 use crate::gemm::{DEALS, Form, ORDER, STAGE, STAGES, SharedPlan, TILE_K};
 use crate::ptx::shared::{self, SmemAddr};
@@ -12,6 +13,7 @@ use crate::schedule::forward::{ByStrip, Line, OneGroup, Places, Stage, Strips, p
 use crate::schedule::grouped::{Problem, Tile};
 use crate::sync::ring::{Producer, Ring};
 use crate::sync::words::Words;
+use crate::trace::{COLUMN, Task};
 
 /// Where a tile goes: what consumers need to know when they see it out, and not before. So it takes none of their
 /// registers while they multiply. It stands in one of [`NOTES`] places in turn, which the tile's order names.
@@ -83,10 +85,19 @@ impl Note {
 struct Drawn {
     tile: Tile,
     note: Note,
+    strip: u32,
     /// What it waits for: a word and how far that must be.
     word: u32,
     target: u32,
 }
+
+/// A tile's loads, as they are recorded.
+#[inline(always)]
+fn what(drawn: &Drawn) -> u32 {
+    Task::LoadGateUp as u32 + drawn.note.kind | drawn.note.column << COLUMN
+}
+
+const _: () = assert!(Task::LoadSharedDown as u32 - Task::LoadGateUp as u32 == 3);
 
 /// A product of an expert.
 #[inline(always)]
@@ -190,6 +201,7 @@ impl Source<'_> {
                 column: tile.fixed,
                 counts,
             },
+            strip,
             word,
             target,
         })
@@ -265,6 +277,8 @@ pub unsafe fn feed(
             let Some(drawn) = source.get(ticket) else {
                 break;
             };
+            let stamp = Stamp::new(args, 0);
+            stamp.begin(what(&drawn), drawn.strip);
             if !words.reached(drawn.word, drawn.target as u64) {
                 if held {
                     let slot = stages.acquire();
@@ -275,6 +289,7 @@ pub unsafe fn feed(
                     break;
                 }
             }
+            stamp.ready();
             // Rows come and go by ordinary accesses; tensor copies read them.
             fence::proxy_async();
             // The next one's number comes while this one is loaded.
@@ -321,6 +336,7 @@ pub unsafe fn feed(
                 }
                 step += 1;
             }
+            stamp.end();
             note = (note + 1) % NOTES;
         }
         let slot = stages.acquire();

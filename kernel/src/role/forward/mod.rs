@@ -3,4 +3,5 @@
 pub mod consume;
 pub mod feed;
 pub mod settle;
+pub mod stamp;
 pub mod travel;

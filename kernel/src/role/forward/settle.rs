@@ -1,6 +1,7 @@
 //! The way out of a forward pass: H or Y, and that it is there.
 
 use super::feed::{Note, map_at};
+use super::stamp::Stamp;
 use crate::forward::{ForwardArgs, map};
 use crate::gate_up::GateUpArgs;
 use crate::gemm::GemmArgs;
@@ -13,6 +14,7 @@ use crate::role::order::Order;
 use crate::role::product::Forward;
 use crate::role::store::{BARRIER, Linear, Place, WayOut};
 use crate::sync::words::Words;
+use crate::trace::CONSUMER;
 
 /// To H or Y of the routed experts or of the shared one.
 ///
@@ -51,6 +53,17 @@ impl<'a, D: Fn() -> TensorMapRef> Settle<'a, D> {
             maps,
             words,
             untold: 0,
+        }
+    }
+
+    /// Stamps a task of consumer `part`, by its first thread.
+    ///
+    /// # Safety
+    /// The threads of the warpgroup call it.
+    #[inline(always)]
+    pub unsafe fn stamp(&self, part: u32, stamp: impl FnOnce(Stamp<'a>)) {
+        if reg::anew(reg::thread_idx()) % 128 == 0 {
+            stamp(Stamp::new(self.args, CONSUMER + part));
         }
     }
 

@@ -2,6 +2,7 @@
 //! they came from.
 
 use super::feed::{places, shared_downs, tiles_of_strip};
+use super::stamp::Stamp;
 use crate::failure::Wait;
 use crate::forward::{ForwardArgs, HALVES, Step, step_word, word};
 use crate::ptx::shared::SmemAddr;
@@ -11,6 +12,7 @@ use crate::role::rows::{copy_row, route_of, slot_at, token_at, weigh_token};
 use crate::role::table::SharedTable;
 use crate::schedule::forward::{Move, Moves, PIECE, PIECES, Piece, Strips, pieces};
 use crate::sync::words::Words;
+use crate::trace::Task;
 use crate::unfused::{MoveArgs, RankArgs, STATE_EPOCH, WeighArgs};
 use crate::{shuffle, warp_sync};
 
@@ -36,6 +38,18 @@ macro_rules! draw {
     }};
 }
 
+/// Stamps a task of this warp's, by its first lane.
+///
+/// # Safety
+/// The warp's stream is its own.
+macro_rules! stamp {
+    ($args:expr, $($stamp:tt)+) => {
+        if reg::lane() == 0 {
+            Stamp::of_warp($args).$($stamp)+;
+        }
+    };
+}
+
 /// Draws moves and makes them, until there are no more. After a failure it goes on to draw, and moves nothing.
 ///
 /// Waits for: the other ranks; a strip's tiles of down. Signals: pieces that are staged, have arrived, were brought
@@ -59,6 +73,9 @@ pub unsafe fn travel(args: &ForwardArgs, table: SmemAddr, words: Words) {
         let (what, index) = moves.get(ticket);
         // SAFETY: the caller's contract; all lanes go the same way.
         unsafe {
+            if what != Move::End {
+                stamp!(args, begin(what as u32, index));
+            }
             if what == Move::Dispatch {
                 mover.dispatch(index);
             } else if what == Move::Combine {
@@ -91,8 +108,11 @@ pub unsafe fn weigh_all(args: &ForwardArgs, words: Words) {
         // SAFETY: the caller's contract; nothing fails a rank any more once results are here, so all tokens go
         // the same way.
         unsafe {
+            stamp!(args, begin(Task::Sum as u32, token));
             let there = words.wait(word::RESULTS, 1);
+            stamp!(args, ready());
             weigh_token!(&args.weigh, token, !there; 0 1 2 3);
+            stamp!(args, end());
         }
     }
 }
@@ -167,6 +187,7 @@ impl Mover<'_> {
                 if reg::lane() == 0 {
                     self.words.count(word::STAGED);
                 }
+                stamp!(args, end());
             }
         }
     }
@@ -192,6 +213,7 @@ impl Mover<'_> {
                 wait!(self, word, PIECES as u64, "place");
             }
             if !self.gone {
+                stamp!(self.args, ready());
                 let moves = &self.moves();
                 each_row(&piece, |row| {
                     let from = token_at(moves, route_of(moves.rows, piece.row + row));
@@ -202,6 +224,7 @@ impl Mover<'_> {
                     let word = self.step(Step::Arrived, strip);
                     self.words.count(word);
                 }
+                stamp!(self.args, end());
             }
         }
     }
@@ -225,10 +248,12 @@ impl Mover<'_> {
                     wait!(self, word, (HALVES * downs) as u64, "computed");
                 }
                 if !self.gone {
+                    stamp!(args, ready());
                     each_row(&piece, |row| {
                         let to = slot_at(moves, route_of(moves.rows, piece.row + row));
                         copy_row(to, self.place(moves, strip, index, row), moves.hidden);
                     });
+                    stamp!(args, end());
                 }
             }
             warp_sync!("combined");
@@ -277,6 +302,7 @@ impl Mover<'_> {
             if self.gone {
                 return;
             }
+            stamp!(args, ready());
             let (epoch, wait) = (next_epoch(rank), wait as u64);
             let mut peer = reg::lane();
             while peer < rank.ranks {
@@ -291,8 +317,11 @@ impl Mover<'_> {
             warp_sync!("here");
             // The same for all lanes: whoever failed did so before the barrier.
             self.gone = self.words.failed();
-            if !self.gone && reg::lane() == 0 {
-                self.words.count(done);
+            if !self.gone {
+                if reg::lane() == 0 {
+                    self.words.count(done);
+                }
+                stamp!(args, end());
             }
         }
     }
