@@ -14,13 +14,18 @@ use mok::{Buffer, Device};
 pub enum Bench {
     Gemm(Box<gemm::Args>),
     Layer(Box<layer::Args>),
+    #[command(
+        about = "Time a forward pass in one launch against separate launches and PyTorch, as `layer` does"
+    )]
+    Forward(Box<layer::Args>),
 }
 
 /// `xtask bench`.
 pub fn run(bench: &Bench) -> Result<bool> {
     match bench {
         Bench::Gemm(args) => gemm::run(args),
-        Bench::Layer(args) => layer::run(args),
+        Bench::Layer(args) => layer::run(args, &layer::SEPARATE),
+        Bench::Forward(args) => layer::run(args, &layer::ALL),
     }
 }
 

@@ -8,6 +8,7 @@ mod fuzz;
 mod golden;
 mod host_checks;
 mod machine;
+mod pass;
 #[path = "../../src/pipes.rs"]
 mod pipes;
 mod place;

@@ -11,6 +11,7 @@ mod rank;
 mod report;
 pub mod routing;
 pub mod shape;
+mod trace;
 mod verify;
 
 use std::fmt;
@@ -22,6 +23,7 @@ use mok::layer::{Group, Transport};
 use mok::{Arch, Device, EmulatorConfig, Image};
 
 use crate::backend::{self, Backend};
+use crate::pass::{Batches, PathArg};
 use crate::progress::Progress;
 use launch::Launch;
 use output::Outputs;
@@ -83,9 +85,12 @@ pub struct Args {
     /// How the forward pass is launched
     #[arg(long, value_enum, default_value_t = PathArg::Unfused)]
     path: PathArg,
-    /// Rows of a minibatch (a multiple of 128, at least 256), with --path fused
-    #[arg(long, value_name = "ROWS")]
-    minibatch_rows: Option<u32>,
+    #[command(flatten)]
+    batches: Batches,
+    /// Write who did which task when to this file, in a pass of its own: .json is for Perfetto, .svg is a picture; may be
+    /// repeated. With --path fused
+    #[arg(long, value_name = "FILE.json|FILE.svg")]
+    trace: Vec<PathBuf>,
     /// Rows that each rank has room for (a multiple of 128); by default twice an even share, or what
     /// the routes need
     #[arg(long, value_name = "ROWS")]
@@ -151,6 +156,7 @@ Examples:
   cargo xtask run --input layer.safetensors --output out.safetensors
   cargo xtask run --input x.safetensors --input ~/Mixtral-8x7B --layer 3
   torchrun --nproc-per-node 8 --no-python ./xtask run --shape dsv3  started by a launcher
+  cargo xtask run --path fused --trace pass.json --trace pass.svg   who did what when, in one launch
   cargo xtask run --backend none                                    only what the host can check
   cargo xtask run gemm --help
 
@@ -163,32 +169,6 @@ enum Dtype {
     Bf16,
     /// Blocks of 32 e4m3 with one scale: not yet
     Mxfp8,
-}
-
-/// How the forward pass is launched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PathArg {
-    /// A launch for each step
-    Unfused,
-    /// One launch
-    Fused,
-}
-
-impl PathArg {
-    /// As it is typed.
-    fn name(self) -> &'static str {
-        match self {
-            PathArg::Unfused => "unfused",
-            PathArg::Fused => "fused",
-        }
-    }
-
-    pub(crate) fn path(self) -> mok::layer::Path {
-        match self {
-            PathArg::Unfused => mok::layer::Path::Unfused,
-            PathArg::Fused => mok::layer::Path::Fused,
-        }
-    }
 }
 
 /// How tokens get to other ranks.
@@ -316,6 +296,13 @@ impl Job<'_> {
         }
         if let Some(output) = args.output.as_deref().filter(|_| self.speaks) {
             output::check(output)?;
+        }
+        ensure!(
+            args.trace.is_empty() || args.path == PathArg::Fused && args.backend != Backend::None,
+            "--trace is of a pass in one launch on a device: take --path fused"
+        );
+        for file in args.trace.iter().filter(|_| self.speaks) {
+            trace::check(file)?;
         }
         let found = self.find()?;
         // Emulated GPUs reach each other within one process; over the host they may be in several.
@@ -538,7 +525,8 @@ impl Job<'_> {
             capacity: self.args.capacity,
             transport: self.args.transport.transport(),
             path: self.args.path.path(),
-            minibatch_rows: self.args.minibatch_rows,
+            batches: self.args.batches,
+            traced: !self.args.trace.is_empty(),
         }
     }
 
@@ -547,7 +535,7 @@ impl Job<'_> {
         Progress::new(6 + runs)
     }
 
-    fn report(&self, problem: &Problem, finished: Finished, outputs: &Outputs) -> Result<bool> {
+    fn report(&self, problem: &Problem, mut finished: Finished, outputs: &Outputs) -> Result<bool> {
         let mut more = Vec::new();
         if self.place.backend == "none" {
             let archs = match &self.args.arch {
@@ -556,10 +544,14 @@ impl Job<'_> {
             };
             more = host::checks(problem, &finished.data, archs)?;
         }
+        let timelines = std::mem::take(&mut finished.timelines);
         let report = Report::new(self.place, self.args.seed, problem, finished, more);
         if self.speaks {
             if let Some(path) = self.args.output.as_deref() {
                 output::write(path, problem, outputs, report.out_sha256())?;
+            }
+            for file in &self.args.trace {
+                trace::write(file, &timelines)?;
             }
             report.print(self.args.json)?;
         }

@@ -7,19 +7,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use comfy_table::{Table, presets};
 use half::bf16;
 use mok::fill;
-use mok::layer::{Path, Transport};
+use mok::layer::{MoeConfig, Path, Transport};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{BLOCK, Difference, SAME, median};
 use crate::backend;
 use crate::machine::Machine;
+use crate::pass::Batches;
 use crate::progress::Progress;
-use crate::run::PathArg;
 use crate::run::routing::{self, Routes, Routing};
 use crate::run::shape::LayerShape;
 use baseline::Baseline;
@@ -28,7 +28,7 @@ use ours::Ours;
 /// Time the layer against PyTorch, round by round, on the same inputs
 ///
 /// Each round runs every side a few times, so that heat and clocks meet all alike: schedule and
-/// forward with each transport, and the PyTorch layer that this program carries (NCCL all-to-all,
+/// forward on each of our sides, and the PyTorch layer that this program carries (NCCL all-to-all,
 /// grouped GEMM, compiled activation and weighted sum), in processes of its own. A pass is timed by
 /// events on the GPU, from a barrier of all ranks on; its time is the slowest rank's. Ratios are of
 /// medians over all rounds.
@@ -37,7 +37,8 @@ use ours::Ours;
 Examples:
   ./xtask bench layer --ranks 1,2 --out results.json
   ./xtask bench layer --shape dsv3 --ranks 2 --rounds 20
-  ./xtask bench layer --shape 64,2048,1024,4,4096 --routing zipf --ranks 1")]
+  ./xtask bench layer --shape 64,2048,1024,4,4096 --routing zipf --ranks 1
+  ./xtask bench forward --ranks 1 --sides fused,peer --minibatch-rows 8192")]
 pub struct Args {
     /// A named layer or E,H,I,K,T; the four large named ones if not given
     #[arg(long)]
@@ -45,15 +46,11 @@ pub struct Args {
     /// Numbers of ranks, one GPU each
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
     ranks: Vec<usize>,
-    /// Only these transports; both if not given
-    #[arg(long, value_delimiter = ',', value_parser = ["peer", "nccl"])]
-    transport: Vec<String>,
-    /// How our forward pass is launched over peers' memory
-    #[arg(long, value_enum, default_value_t = PathArg::Unfused)]
-    path: PathArg,
-    /// Rows of a minibatch (a multiple of 128, at least 256), with --path fused
-    #[arg(long, value_name = "ROWS")]
-    minibatch_rows: Option<u32>,
+    /// Our sides; `layer` takes peer,nccl if none are given, and `forward` all
+    #[arg(long, value_enum, value_delimiter = ',')]
+    sides: Vec<OurSide>,
+    #[command(flatten)]
+    batches: Batches,
     /// Who chooses experts
     #[arg(long, value_enum, default_value_t = Routing::Uniform)]
     routing: Routing,
@@ -80,6 +77,41 @@ pub struct Args {
     json: bool,
 }
 
+/// What we run against PyTorch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OurSide {
+    /// One launch, over peers' memory
+    Fused,
+    /// Separate launches, over peers' memory
+    Peer,
+    /// Separate launches, over NCCL
+    Nccl,
+}
+
+/// All of them.
+pub const ALL: [OurSide; 3] = [OurSide::Fused, OurSide::Peer, OurSide::Nccl];
+/// Those in separate launches.
+pub const SEPARATE: [OurSide; 2] = [OurSide::Peer, OurSide::Nccl];
+
+impl OurSide {
+    fn name(self) -> &'static str {
+        match self {
+            OurSide::Fused => "fused",
+            OurSide::Peer => "peer",
+            OurSide::Nccl => "nccl",
+        }
+    }
+
+    /// A layer that is run like this.
+    fn of(self, config: MoeConfig) -> MoeConfig {
+        match self {
+            OurSide::Fused => config.with_path(Path::Fused),
+            OurSide::Peer => config,
+            OurSide::Nccl => config.with_transport(Transport::Nccl),
+        }
+    }
+}
+
 /// The four that speed is claimed on.
 const SHAPES: [&str; 4] = ["kimi-k2.7", "qwen3.5", "dsv3", "qwen3-235b"];
 /// What every side computes on.
@@ -92,8 +124,7 @@ pub struct Inputs {
     down_scale: f32,
     x: Vec<bf16>,
     routes: Routes,
-    path: Path,
-    minibatch_rows: Option<u32>,
+    batches: Batches,
 }
 
 impl Inputs {
@@ -110,8 +141,7 @@ impl Inputs {
             x: fill::normal(seed + 1, count * shape.hidden as usize, 1.0),
             routes: routing::made_up(routing, seed + 2, &shape, 0..count),
             tokens,
-            path: Path::Unfused,
-            minibatch_rows: None,
+            batches: Batches::default(),
         }
     }
 
@@ -183,15 +213,8 @@ struct Side {
     samples_ms: Vec<Vec<f32>>,
 }
 
-fn transport_name(transport: Transport) -> &'static str {
-    match transport {
-        Transport::Peer => "peer",
-        Transport::Nccl => "nccl",
-    }
-}
-
-/// `xtask bench layer`.
-pub fn run(args: &Args) -> Result<bool> {
+/// `xtask bench layer` and `forward`, with these sides if none are asked for.
+pub fn run(args: &Args, usual: &[OurSide]) -> Result<bool> {
     ensure!(
         (1..=1000).contains(&args.rounds),
         "--rounds must be 1 to 1000"
@@ -211,12 +234,11 @@ pub fn run(args: &Args) -> Result<bool> {
         true => SHAPES.to_vec(),
         false => args.shape.iter().map(String::as_str).collect(),
     };
-    let wanted = |transport| {
-        let name = transport_name(transport);
-        args.transport.is_empty() || args.transport.iter().any(|wanted| wanted == name)
+    let wanted = |side| match args.sides.is_empty() {
+        true => usual.contains(&side),
+        false => args.sides.contains(&side),
     };
-    let all = [Transport::Peer, Transport::Nccl];
-    let transports: Vec<Transport> = all.into_iter().filter(|&one| wanted(one)).collect();
+    let sides: Vec<OurSide> = ALL.into_iter().filter(|&one| wanted(one)).collect();
     let device = backend::require("bench layer", 0)?;
     let mut report = Report {
         schema: "mok-bench-layer/1",
@@ -235,22 +257,13 @@ pub fn run(args: &Args) -> Result<bool> {
             let shape = LayerShape::parse(name).map_err(anyhow::Error::msg)?;
             progress.at(format!("{name}, {ranks} ranks: data"));
             let inputs = Arc::new(Inputs {
-                path: args.path.path(),
-                minibatch_rows: args.minibatch_rows,
+                batches: args.batches,
                 ..Inputs::new(shape, ranks, args.routing, args.seed)
             });
             let load = inputs.write(folder.path())?;
             baseline.load(&load).with_context(|| name.to_string())?;
-            let ours = Ours::start(&inputs, &transports)?;
-            let timing = rounds(
-                args,
-                name,
-                &inputs,
-                ours,
-                &transports,
-                &mut baseline,
-                &progress,
-            );
+            let ours = Ours::start(&inputs, &sides)?;
+            let timing = rounds(args, name, &inputs, ours, &sides, &mut baseline, &progress);
             report
                 .results
                 .push(timing.with_context(|| format!("{name}, {ranks} ranks"))?);
@@ -273,13 +286,13 @@ fn rounds(
     name: &str,
     inputs: &Inputs,
     mut ours: Ours,
-    transports: &[Transport],
+    sides: &[OurSide],
     baseline: &mut Baseline,
     progress: &Progress,
 ) -> Result<Timing> {
     let ranks = inputs.tokens.len();
-    let mut samples: Vec<Vec<Vec<f32>>> = vec![Vec::new(); transports.len() + 1];
-    let last = transports.len();
+    let mut samples: Vec<Vec<Vec<f32>>> = vec![Vec::new(); sides.len() + 1];
+    let last = sides.len();
     for round in 0..args.rounds {
         progress.at(format!(
             "{name}, {ranks} ranks: round {} of {}",
@@ -288,8 +301,8 @@ fn rounds(
         ));
         // Each side is first in turn: none always meets the chip that another has warmed.
         for side in (0..=last).map(|side| (side + round) % (last + 1)) {
-            let times = match transports.get(side) {
-                Some(&transport) => ours.run(transport, args.warmup, args.timed),
+            let times = match sides.get(side) {
+                Some(&side) => ours.run(side, args.warmup, args.timed),
                 None => baseline.run(args.warmup, args.timed),
             };
             samples[side].push(times?);
@@ -309,10 +322,7 @@ fn rounds(
         .iter()
         .map(|rounds| median(&rounds.concat()))
         .collect();
-    let names = transports
-        .iter()
-        .map(|&one| transport_name(one))
-        .chain(["pytorch"]);
+    let names = sides.iter().map(|side| side.name()).chain(["pytorch"]);
     let sides = names
         .zip(samples)
         .zip(&medians)

@@ -1,6 +1,7 @@
 //! The file that a run leaves: outputs, and the routes that they were made with.
 
 use std::collections::HashMap;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -30,18 +31,23 @@ fn folder_of(path: &Path) -> PathBuf {
 
 /// Fails where the file could not be written, before anything is computed for it.
 pub fn check(path: &Path) -> Result<()> {
+    check_place("--output", path)
+}
+
+/// The same for the file that an option names.
+pub fn check_place(option: &str, path: &Path) -> Result<()> {
     let folder = folder_of(path);
     ensure!(
         path.file_name().is_some() && !path.is_dir(),
-        "--output {} names no file",
+        "{option} {} names no file",
         path.display()
     );
     tempfile::tempfile_in(&folder)
-        .with_context(|| format!("--output {}: writing to its folder", path.display()))?;
+        .with_context(|| format!("{option} {}: writing to its folder", path.display()))?;
     Ok(())
 }
 
-/// Writes the file beside its place, then puts it there: it is whole, or as it was before.
+/// Writes the file.
 pub fn write(
     path: &Path,
     problem: &Problem,
@@ -80,7 +86,12 @@ pub fn write(
     ]);
     about.extend(sha256.map(|hash| ("out_sha256".to_owned(), hash.to_owned())));
     let bytes = safetensors::serialize(tensors, Some(about))?;
-    let shown = path.display();
+    put(path, |file| Ok(file.write_all(&bytes)?))
+}
+
+/// Writes a file beside its place, then puts it there: it is whole, or as it was before.
+pub fn put(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    let writing = || format!("writing {}", path.display());
     let mut options = tempfile::Builder::new();
     #[cfg(unix)]
     {
@@ -88,15 +99,15 @@ pub fn write(
         // As files are made otherwise, the user's mask aside; tempfile's own are private.
         options.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    let mut file = options
+    let file = options
         .prefix(".mok-output-")
         .tempfile_in(folder_of(path))
-        .with_context(|| format!("writing {shown}"))?;
-    std::io::Write::write_all(&mut file, &bytes).with_context(|| format!("writing {shown}"))?;
-    file.as_file()
-        .sync_all()
-        .with_context(|| format!("writing {shown}"))?;
-    file.persist(path)
-        .with_context(|| format!("writing {shown}"))?;
+        .with_context(writing)?;
+    let mut buffered = BufWriter::new(file);
+    write(&mut buffered).with_context(writing)?;
+    let file = buffered.into_inner().map_err(|error| error.into_error());
+    let file = file.with_context(writing)?;
+    file.as_file().sync_all().with_context(writing)?;
+    file.persist(path).with_context(writing)?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use half::bf16;
 use mok::gemm::Matrix;
 use mok::layer::{
-    Group, LayerMemory, MoeConfig, MoeLayer, Schedule, Transport, Weights, Workspace,
+    Group, LayerMemory, MoeConfig, MoeLayer, Schedule, Timeline, Transport, Weights, Workspace,
 };
 use mok::{Buffer, Device, Event, Stream};
 use mok_kernel::route::segment;
@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::problem::{Problem, RankData};
 use super::verify::{self, Verdict};
+use crate::pass::Batches;
 use crate::progress::Progress;
 
 /// What is to be done, beside the problem itself.
@@ -30,8 +31,10 @@ pub struct Work {
     pub transport: Transport,
     /// How the pass is launched.
     pub path: mok::layer::Path,
-    /// Rows of a minibatch.
-    pub minibatch_rows: Option<u32>,
+    /// Rows of its batches.
+    pub batches: Batches,
+    /// Whether one more pass is traced.
+    pub traced: bool,
 }
 
 /// What one rank found, in JSON for the others.
@@ -102,6 +105,8 @@ pub struct Finished {
     pub data: RankData,
     /// This rank's; empty where no device computed any.
     pub out: Vec<bf16>,
+    /// Of all ranks, where a pass was traced.
+    pub timelines: Vec<Timeline>,
 }
 
 /// Makes one rank's failure every rank's, and keeps its own words where it happened.
@@ -151,11 +156,11 @@ pub fn run(
         verdict: None,
     };
     progress.step();
-    let mut out = Vec::new();
+    let (mut out, mut timeline) = (Vec::new(), None);
     if let Some(device) = device {
         let passes = on_device(problem, work, &config, &data, device, group, progress)?;
         (report.time, report.differing_elements) = (Some(passes.times), passes.differing);
-        out = passes.out;
+        (out, timeline) = (passes.out, passes.timeline);
         progress.at("references");
         let rows = verify::sample(problem, rank, work.sample);
         let verdict = verify::verify(problem, rank, &data, &out, &rows);
@@ -171,6 +176,14 @@ pub fn run(
             .collect::<Result<_, _>>()
             .context("a rank's report")?,
         digests: gather(group, &own)?.concat(),
+        timelines: match timeline {
+            None => Vec::new(),
+            Some(timeline) => {
+                let all = gather(group, &serde_json::to_vec(&timeline)?)?;
+                let all = all.iter().map(|bytes| serde_json::from_slice(bytes));
+                all.collect::<Result<_, _>>().context("a rank's timeline")?
+            }
+        },
         data,
         out,
     })
@@ -263,7 +276,7 @@ fn config(problem: &Problem, work: Work, counts: &Counts) -> MoeConfig {
     config.swiglu_limit = problem.swiglu_limit;
     config.transport = work.transport;
     config.path = work.path;
-    config.minibatch_rows = work.minibatch_rows.unwrap_or(config.minibatch_rows);
+    config = work.batches.of(config);
     config.schedule_capacity = work.capacity;
     let padded = |rank| counts.rows(problem, rank).map(segment).sum::<u64>();
     let needed = (0..ranks).map(padded).max().unwrap_or(0);
@@ -298,6 +311,7 @@ struct Passes {
     out: Vec<bf16>,
     times: Times,
     differing: usize,
+    timeline: Option<Timeline>,
 }
 
 /// Gate, up and down of the routed experts, then of the shared one.
@@ -360,6 +374,9 @@ fn fits(memory: &Memory, device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Tasks of a worker that there is room for in a trace: of the largest named layers' they are some hundreds.
+const RECORDS: u32 = 4096;
+
 fn on_device(
     problem: &Problem,
     work: Work,
@@ -412,10 +429,19 @@ fn on_device(
             times = tensors.timed(device, work.runs)?;
         }
         progress.step();
+        let mut timeline = None;
+        if work.traced {
+            progress.at("a traced pass");
+            workspace.start_trace(RECORDS)?;
+            let (again, _) = tensors.pass(device)?;
+            differing += differing_elements(&out, &again);
+            timeline = workspace.take_trace()?;
+        }
         Ok(Passes {
             out,
             times,
             differing,
+            timeline,
         })
     };
     let passed = passes();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use half::bf16;
 use safetensors::tensor::{Dtype, TensorView};
+use serde_json::Value;
 
 use super::{check, json, with};
 
@@ -226,4 +227,59 @@ fn outputs_that_cannot_be_written_are_refused_first() {
         "{report}"
     );
     assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+/// In one launch, with the two files that say who did what when; and what is refused before anything runs.
+#[test]
+fn traces_are_left_where_they_are_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (events, picture) = (file("a.json"), file("b.svg"));
+    let fused = [
+        "--ranks",
+        "2",
+        "--path",
+        "fused",
+        "--macrobatch-rows",
+        "1024",
+    ];
+    let traced = ["--trace", &events, "--trace", &picture];
+    let (report, code) = json(&with(&[&fused[..], &traced].concat()));
+    assert_eq!((code, &report["path"]), (Some(0), &"fused".into()));
+    let text = std::fs::read(&events).unwrap();
+    let trace: Value = serde_json::from_slice(&text).unwrap();
+    let all = trace["traceEvents"].as_array().unwrap();
+    for rank in [0, 1] {
+        for name in [
+            "stage",
+            "meet",
+            "dispatch",
+            "load",
+            "gate-and-up",
+            "down",
+            "combine",
+            "sum",
+        ] {
+            let is = |event: &&Value| event["pid"] == rank && event["name"] == name;
+            assert!(all.iter().any(|event| is(&event)), "rank {rank}: {name}");
+        }
+    }
+    let text = std::fs::read_to_string(&picture).unwrap();
+    assert!(text.starts_with("<svg") && text.contains("rank 1: 2 of 2 blocks"));
+    for (more, part) in [
+        (&["--trace", &events][..], "--path fused"),
+        (&["--path", "fused", "--trace", "a.txt"], ".svg"),
+        (
+            &["--path", "fused", "--trace", "/nowhere/a.svg"],
+            "/nowhere/a.svg",
+        ),
+        (
+            &["--path", "fused", "--macrobatch-rows", "128"],
+            "macrobatch_rows is 128, not 1024",
+        ),
+    ] {
+        let (report, code) = json(&with(more));
+        let error = report["error"].as_str().unwrap();
+        assert!(code == Some(2) && error.contains(part), "{error}");
+    }
 }

@@ -7,18 +7,18 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result, anyhow};
 use half::bf16;
 use mok::gemm::Matrix;
-use mok::layer::{Group, MoeLayer, Schedule, Transport, Weights, Workspace};
+use mok::layer::{Group, MoeLayer, Schedule, Weights, Workspace};
 use mok::{Buffer, Device};
 use mok_kernel::route::local_experts;
 
-use super::Inputs;
+use super::{Inputs, OurSide};
 use crate::bench::tiled;
 
 /// What a rank is told to do.
 #[derive(Clone, Copy, Debug)]
 enum Command {
     Run {
-        transport: Transport,
+        side: OurSide,
         warmup: usize,
         timed: usize,
     },
@@ -45,15 +45,15 @@ pub struct Ours {
 
 impl Ours {
     /// Starts a thread for each rank, on the GPU of its number.
-    pub fn start(inputs: &Arc<Inputs>, transports: &[Transport]) -> Result<Ours> {
+    pub fn start(inputs: &Arc<Inputs>, sides: &[OurSide]) -> Result<Ours> {
         let groups = Group::threads(inputs.tokens.len())?;
         let ranks = groups.into_iter().map(|group| {
             let (to, commands) = channel();
             let (answers, from) = channel();
-            let (inputs, transports) = (inputs.clone(), transports.to_vec());
+            let (inputs, sides) = (inputs.clone(), sides.to_vec());
             let thread = std::thread::spawn(move || {
                 let answered = answers.clone();
-                if let Err(error) = serve(&inputs, &transports, group, &commands, &answers) {
+                if let Err(error) = serve(&inputs, &sides, group, &commands, &answers) {
                     // Nobody listens once the bench has failed elsewhere.
                     let _ = answered.send(Err(error));
                 }
@@ -72,9 +72,9 @@ impl Ours {
     }
 
     /// Milliseconds of each timed pass: the slowest rank's.
-    pub fn run(&mut self, transport: Transport, warmup: usize, timed: usize) -> Result<Vec<f32>> {
+    pub fn run(&mut self, side: OurSide, warmup: usize, timed: usize) -> Result<Vec<f32>> {
         self.tell(Command::Run {
-            transport,
+            side,
             warmup,
             timed,
         })?;
@@ -140,7 +140,7 @@ fn scaled(device: &Device, block: &[bf16], scale: f32, len: usize) -> Result<Buf
 /// One rank's life.
 fn serve(
     inputs: &Inputs,
-    transports: &[Transport],
+    sides: &[OurSide],
     group: Group,
     commands: &Receiver<Command>,
     answers: &Sender<Result<Answer>>,
@@ -177,17 +177,13 @@ fn serve(
         );
     }
     let most = inputs.tokens.iter().copied().max().unwrap_or(0);
-    let layers = transports.iter().map(|&transport| {
-        let mut config = shape.config(most).with_transport(transport);
-        if transport == Transport::Peer {
-            config.path = inputs.path;
-        }
-        config.minibatch_rows = inputs.minibatch_rows.unwrap_or(config.minibatch_rows);
+    let layers = sides.iter().map(|&side| {
+        let config = side.of(inputs.batches.of(shape.config(most)));
         let workspace = Workspace::new(&device, &group, &config)?;
         let layer = MoeLayer::new(&workspace, all)?;
-        Ok((transport, layer, Schedule::new(&workspace)?))
+        Ok((side, layer, Schedule::new(&workspace)?))
     });
-    let mut layers: Vec<(Transport, MoeLayer, Schedule)> = layers.collect::<Result<_>>()?;
+    let mut layers: Vec<(OurSide, MoeLayer, Schedule)> = layers.collect::<Result<_>>()?;
     let start = inputs.tokens[..rank].iter().sum::<usize>();
     let tokens = inputs.tokens[rank];
     let part = |width: usize| start * width..(start + tokens) * width;
@@ -205,7 +201,7 @@ fn serve(
     send(Answer::Times(Vec::new()))?;
     while let Ok(command) = commands.recv() {
         let Command::Run {
-            transport,
+            side,
             warmup,
             timed,
         } = command
@@ -213,8 +209,8 @@ fn serve(
             send(Answer::Output(out.to_vec()?))?;
             continue;
         };
-        let layer = layers.iter_mut().find(|layer| layer.0 == transport);
-        let (_, layer, schedule) = layer.context("a transport that was not asked for")?;
+        let layer = layers.iter_mut().find(|layer| layer.0 == side);
+        let (_, layer, schedule) = layer.context("a side that was not asked for")?;
         let mut times = Vec::with_capacity(timed);
         for number in 0..warmup + timed {
             device.synchronize()?;
