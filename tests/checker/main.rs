@@ -1,6 +1,7 @@
 //! The shipped kernels in the emulator: clean as they are, and no synchronisation too many.
 
 mod mutations;
+mod pass;
 mod seeds;
 
 use half::bf16;
