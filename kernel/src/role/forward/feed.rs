@@ -94,7 +94,7 @@ struct Drawn {
 /// A tile's loads, as they are recorded.
 #[inline(always)]
 fn what(drawn: &Drawn) -> u32 {
-    Task::LoadGateUp as u32 + drawn.note.kind | drawn.note.column << COLUMN
+    (Task::LoadGateUp as u32 + drawn.note.kind) | drawn.note.column << COLUMN
 }
 
 const _: () = assert!(Task::LoadSharedDown as u32 - Task::LoadGateUp as u32 == 3);

@@ -62,7 +62,7 @@ impl<'a, D: Fn() -> TensorMapRef> Settle<'a, D> {
     /// The threads of the warpgroup call it.
     #[inline(always)]
     pub unsafe fn stamp(&self, part: u32, stamp: impl FnOnce(Stamp<'a>)) {
-        if reg::anew(reg::thread_idx()) % 128 == 0 {
+        if reg::anew(reg::thread_idx()).is_multiple_of(128) {
             stamp(Stamp::new(self.args, CONSUMER + part));
         }
     }
