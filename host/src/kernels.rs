@@ -65,8 +65,8 @@ pub(crate) struct LayerKernels {
     pub permute: Kernel,
     pub swiglu: Kernel,
     pub weigh: Kernel,
-    /// A pass in one launch, where the architecture has it.
-    pub forward: Option<Kernel>,
+    /// A pass in one launch.
+    pub forward: Kernel,
 }
 
 impl LayerKernels {
@@ -76,7 +76,7 @@ impl LayerKernels {
         find: impl Fn(&'static LaunchSpec) -> Result<Kernel>,
     ) -> Result<LayerKernels> {
         Ok(LayerKernels {
-            forward: mok_kernel::forward::spec(arch).map(&find).transpose()?,
+            forward: find(mok_kernel::forward::spec(arch))?,
             publish: find(&unfused::PUBLISH)?,
             signal: find(&unfused::SIGNAL)?,
             abort: find(&unfused::ABORT)?,

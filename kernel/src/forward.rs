@@ -14,8 +14,9 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::arch::Arch;
 use crate::gate_up::GateUpArgs;
-use crate::gemm::{CONSUMERS, GemmArgs, MAX_GROUPS, THREADS, shared_plan};
+use crate::gemm::{CONSUMERS, GemmArgs, MAX_GROUPS, THREADS, pair, shared_plan};
 use crate::launch::{LaunchSpec, Param};
+use crate::schedule::grouped::{ByBlock, ByPair, Tiling};
 use crate::unfused::{MoveArgs, WeighArgs};
 
 /// The products of the routed experts, or of the shared one.
@@ -120,8 +121,9 @@ pub const fn words(strips: u32, shared_strips: u32) -> u64 {
     word::STRIPS as u64 + STEPS as u64 * strips as u64 + shared_strips as u64
 }
 
-/// Halves of a tile: each consumer tells of its own.
+/// Halves of a tile: each consumer tells of its own, or each block of a pair.
 pub const HALVES: u32 = CONSUMERS;
+const _: () = assert!(HALVES == pair::BLOCKS);
 
 /// Tensor maps of an expert.
 pub const MAPS: usize = 9;
@@ -141,9 +143,31 @@ const PARAMS: &[Param] = &[
     Param::Bytes(size_of::<ForwardArgs>() as u32),
 ];
 
-/// Launch spec of the entry; none where pairs of blocks multiply.
-pub const fn spec(arch: Arch) -> Option<&'static LaunchSpec> {
-    if arch.pairs() { None } else { Some(&FORWARD) }
+/// Launch spec of the entry.
+pub const fn spec(arch: Arch) -> &'static LaunchSpec {
+    if arch.pairs() {
+        &FORWARD_OF_PAIRS
+    } else {
+        &FORWARD
+    }
+}
+
+/// Dynamic shared memory of the launch for so many groups.
+pub const fn shared_bytes(arch: Arch, groups: u32) -> u32 {
+    if arch.pairs() {
+        pair::shared_plan(groups).bytes
+    } else {
+        shared_plan(groups).bytes
+    }
+}
+
+/// The most rows of a strip.
+pub const fn widest(arch: Arch) -> u32 {
+    if arch.pairs() {
+        ByPair::WIDEST
+    } else {
+        ByBlock::WIDEST
+    }
 }
 
 /// `mok_forward`, on any grid.
@@ -155,3 +179,6 @@ pub static FORWARD: LaunchSpec = LaunchSpec {
     params: PARAMS,
     max_shared: shared_plan(MAX_GROUPS).bytes,
 };
+
+/// Where pairs of blocks multiply: on any even grid.
+pub static FORWARD_OF_PAIRS: LaunchSpec = pair::of(&FORWARD);

@@ -52,12 +52,13 @@ static OF_BLOCKS: [&launch::LaunchSpec; 18] = with_products([
     &forward::FORWARD,
 ]);
 
-static OF_PAIRS: [&launch::LaunchSpec; 18] = with_products([
+static OF_PAIRS: [&launch::LaunchSpec; 19] = with_products([
     &gemm::pair::FORWARD,
     &gemm::pair::DGRAD,
     &gemm::pair::WGRAD,
     &gate_up::GATE_UP_PAIR,
     &mxfp8::FORWARD,
+    &forward::FORWARD_OF_PAIRS,
 ]);
 
 /// An architecture's products, then what all have.

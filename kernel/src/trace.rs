@@ -23,9 +23,13 @@ pub struct Record {
     pub end: u64,
     /// A [`Task`], and from bit [`COLUMN`] on the column of a tile.
     pub what: u32,
-    /// A strip, or a move's number, or a token; nothing of products, which come in the order of their block's loads.
+    /// A strip, or a piece's number, or a token; nothing of products, which come in the order of their block's loads.
+    /// Pieces of strips are numbered by [`PIECE`] bits below their strip.
     pub index: u32,
 }
+
+/// Bits of a piece's number below its strip, in [`Record::index`].
+pub const PIECE: u32 = 8;
 
 /// The bit of a tile's column in [`Record::what`].
 pub const COLUMN: u32 = 8;

@@ -12,8 +12,12 @@ use super::numbers::{all, every_mode, problems, ranks};
 
 /// So many emulated GPUs with so many SMs each.
 pub fn ranks_with(sms: u32, count: usize, seed: u64) -> Vec<Device> {
+    ranks_of(Arch::Sm90a, sms, count, seed)
+}
+
+fn ranks_of(arch: Arch, sms: u32, count: usize, seed: u64) -> Vec<Device> {
     let config = EmulatorConfig {
-        arch: Arch::Sm90a,
+        arch,
         sms,
         seed,
         ..EmulatorConfig::default()
@@ -118,6 +122,22 @@ fn any_routing_gives_the_bits_of_separate_launches() {
     run.unwrap_or_else(|error| panic!("{error}"));
 }
 
+/// Where pairs of blocks multiply: more strips than places, few rows and many, on one pair and on several.
+#[test]
+fn pairs_give_the_bits_of_separate_launches() {
+    for (experts, tokens) in [(8, &[24][..]), (23, &[20, 9]), (2, &[300, 1])] {
+        let config = MoeConfig::new(experts, 64, 192, 2, 300).with_shared(64);
+        let problem = Problem::new(config, tokens, Routing::Loose, 6);
+        let count = tokens.len();
+        let expected = problem.outputs(&ranks_of(Arch::Sm100a, 2, count, 0), 1);
+        let few = in_few_places(&problem);
+        for sms in [2, 5] {
+            let devices = ranks_of(Arch::Sm100a, sms, count, u64::from(sms));
+            assert!(few.outputs(&devices, 2) == expected, "{experts}, {sms} SMs");
+        }
+    }
+}
+
 /// Ranks need not agree on how they launch.
 #[test]
 fn ranks_of_both_kinds_meet() {
@@ -203,18 +223,4 @@ fn what_there_is_no_launch_for_is_an_error() {
     }
     let error = config.with_transport(Transport::Nccl).check(1).unwrap_err();
     assert_eq!(error, LayerError::FusedExchange);
-    let pairs = EmulatorConfig {
-        arch: Arch::Sm100a,
-        sms: 2,
-        ..EmulatorConfig::default()
-    };
-    let made = on_ranks(
-        Device::emulated_peers(pairs, 1).unwrap(),
-        |device, group| Workspace::new(&device, &group, &config).map(drop),
-    );
-    let error = made.into_iter().next().unwrap().unwrap_err();
-    assert!(
-        matches!(error, Error::Layer(LayerError::NoFused { arch: "sm_100a" })),
-        "{error}"
-    );
 }

@@ -48,7 +48,7 @@ pub enum Path {
     #[default]
     Unfused,
     /// One launch after the schedule's, in which rows are dispatched, multiplied and combined minibatch by
-    /// minibatch. With [`Transport::Peer`], on Hopper; gate and up must lie alike (see
+    /// minibatch. With [`Transport::Peer`]; gate and up must lie alike (see
     /// [`GateUpCall::fits`](crate::gemm::GateUpCall::fits)).
     Fused,
 }
@@ -488,7 +488,7 @@ mod tests {
         let row = 2 * (4096 + 1024);
         let held = [1024, 2048, 1 << 20].map(|rows| {
             let parts = config.with_macrobatch_rows(rows).parts(8);
-            assert!(parts.held() <= rows.next_multiple_of(128) && parts.held() > rows - 192);
+            assert_eq!(parts.held(), rows);
             u64::from(parts.held())
         });
         let bytes = [1024, 2048, 1 << 20].map(|rows| workspace(&config.with_macrobatch_rows(rows)));
@@ -498,7 +498,7 @@ mod tests {
         let few = config
             .with_schedule_capacity(256)
             .with_macrobatch_rows(1 << 31);
-        assert_eq!(few.parts(8).held(), 2 * 192);
+        assert_eq!(few.parts(8).held(), 2 * 256);
         let largest = largest(Transport::Peer).with_path(Path::Fused);
         largest.with_macrobatch_rows(1 << 31).memory(72).unwrap();
     }

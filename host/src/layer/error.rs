@@ -82,19 +82,13 @@ pub enum LayerError {
         "Path::Fused takes gate and up with the same strides, at a distance that is a multiple of 16 bytes under 2^40: lay them so, or use Path::Unfused"
     )]
     Fused,
-    /// There is no kernel for a pass in one launch.
-    #[error("Path::Fused has no kernel for {arch}: use Path::Unfused")]
-    NoFused {
-        /// The architecture.
-        arch: &'static str,
-    },
     /// A pass in one launch that would have to wait for the host.
     #[error(
         "Path::Fused moves rows through the other ranks' memory, and Transport::Nccl does without: use Transport::Peer or Path::Unfused"
     )]
     FusedExchange,
-    /// A trace of a pass in separate launches.
-    #[error("a trace is of a pass in one launch: use Path::Fused")]
+    /// A trace of a pass in separate launches, or where pairs of blocks multiply.
+    #[error("a trace is of a pass in one launch on Hopper: use Path::Fused there")]
     NoTrace,
     /// A schedule of another workspace.
     #[error("the schedule belongs to another workspace")]

@@ -1,8 +1,8 @@
 //! The forward pass in one launch.
 
 use mok_kernel::failure::Wait;
-use mok_kernel::forward::{ExpertArgs, ForwardArgs, MAPS};
-use mok_kernel::gemm::{ROW_ALIGN, shared_plan};
+use mok_kernel::forward::{ExpertArgs, ForwardArgs, MAPS, shared_bytes, spec, widest};
+use mok_kernel::gemm::ROW_ALIGN;
 use mok_kernel::schedule::forward::{PLACE, Places};
 
 use super::config::MoeConfig;
@@ -20,15 +20,15 @@ pub(super) fn strips(capacity: u32, shared_rows: u32) -> [u32; 2] {
     [capacity, shared_rows].map(|rows| rows / ROW_ALIGN)
 }
 
-/// Where strips lie, and how many make a minibatch.
-fn places(config: &MoeConfig) -> Places {
-    Places::new(config.macrobatch_rows, config.minibatch_rows)
+/// Where strips of up to `widest` rows lie, and how many make a minibatch.
+fn places(config: &MoeConfig, widest: u32) -> Places {
+    Places::new(config.macrobatch_rows, config.minibatch_rows, widest)
 }
 
 /// Rows of the places that strips of so many rows come to.
 pub(super) fn held(config: &MoeConfig, capacity: u32) -> u32 {
     let [strips, _] = strips(capacity, 0);
-    let rows = u64::from(places(config).count.min(strips)) * u64::from(PLACE);
+    let rows = u64::from(places(config, PLACE).count.min(strips)) * u64::from(PLACE);
     // As products take them. Settings that nobody has checked may give more than that.
     u32::try_from(rows.next_multiple_of(ROW_ALIGN.into())).unwrap_or(u32::MAX)
 }
@@ -58,7 +58,7 @@ fn part(
 impl Workspace {
     /// The kernel of a pass in one launch, if that is what is configured.
     pub(super) fn fused(&self) -> Option<&Kernel> {
-        self.words.as_ref().and(self.kernels.forward.as_ref())
+        self.words.as_ref().map(|_| &self.kernels.forward)
     }
 }
 
@@ -89,7 +89,8 @@ impl Pass<'_> {
         routed.gate_up.gemm.group_rows = self.schedule.sizes();
         routed.gate_up.gemm.capacity = workspace.parts.capacity;
         let (shared, shared_maps) = part(shared.as_ref(), &stand_in)?;
-        let (parts, places) = (&workspace.parts, places(config));
+        let (parts, arch) = (&workspace.parts, workspace.device.arch()?);
+        let places = places(config, widest(arch));
         let trace = workspace.trace();
         let args = ForwardArgs {
             moves: self.move_args(),
@@ -109,7 +110,9 @@ impl Pass<'_> {
             trace_records: trace.as_ref().map_or(0, |trace| trace.records),
             trace: trace.as_ref().map_or(0, |trace| trace.words.ptr().as_raw()),
         };
-        let blocks = workspace.device.sm_count().max(1);
+        // Whole clusters, at least one.
+        let cluster = spec(arch).cluster;
+        let blocks = (workspace.device.sm_count() / cluster).max(1) * cluster;
         let groups = args.routed.gate_up.gemm.groups;
         let maps: Vec<_> = [routed_maps, shared_maps]
             .concat()
@@ -117,7 +120,7 @@ impl Pass<'_> {
             .map(|map| workspace.device.tensor_map(map))
             .collect::<Result<_>>()?;
         let launch = kernel.launch().grid([blocks, 1, 1]);
-        let launch = launch.shared(shared_plan(groups).bytes).maps(&maps);
+        let launch = launch.shared(shared_bytes(arch, groups)).maps(&maps);
         // SAFETY: this function's contract, and the workspace's and the schedule's buffers.
         unsafe { launch.arg(&args).enqueue(self.stream) }
     }

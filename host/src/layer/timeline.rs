@@ -1,6 +1,6 @@
 //! Who did which task of a pass in one launch, and when.
 
-use mok_kernel::trace::{COLUMN, CONSUMER, Record, STREAMS, Task, bytes};
+use mok_kernel::trace::{COLUMN, CONSUMER, PIECE, Record, STREAMS, Task, bytes};
 use serde::{Deserialize, Serialize};
 
 use super::error::LayerError;
@@ -85,9 +85,11 @@ impl Workspace {
     /// mustn't be replayed once the trace is taken.
     ///
     /// # Errors
-    /// Without [`Path::Fused`](super::Path::Fused), whose tasks they are; of memory.
+    /// Without [`Path::Fused`](super::Path::Fused), whose tasks they are, or not on Hopper; of memory.
     pub fn start_trace(&self, records: u32) -> Result<()> {
-        self.fused().ok_or(LayerError::NoTrace)?;
+        if self.fused().is_none() || self.device.arch()?.pairs() {
+            return Err(LayerError::NoTrace.into());
+        }
         let words = bytes(self.device.sm_count(), records) / 8;
         let trace = Trace {
             records,
@@ -178,11 +180,10 @@ fn read(words: &[u64], records: usize) -> Timeline {
 
 /// The work of a record; of products, without their tile.
 fn work_of(record: &Record) -> Option<Work> {
-    use mok_kernel::schedule::forward::PIECES;
-
     let (task, column) = (record.what & ((1 << COLUMN) - 1), record.what >> COLUMN);
     let task = Task::ALL.into_iter().find(|&one| one as u32 == task)?;
-    let (index, strip) = (record.index, record.index / PIECES);
+    let index = record.index;
+    let (strip, piece) = (index >> PIECE, index & ((1 << PIECE) - 1));
     let tile = |down, shared| Tile {
         down,
         shared,
@@ -192,8 +193,8 @@ fn work_of(record: &Record) -> Option<Work> {
     Some(match task {
         Task::Stage => Work::Stage(index),
         Task::Tokens => Work::MeetTokens,
-        Task::Dispatch => Work::Dispatch(strip, index % PIECES),
-        Task::Combine => Work::Combine(strip, index % PIECES),
+        Task::Dispatch => Work::Dispatch(strip, piece),
+        Task::Combine => Work::Combine(strip, piece),
         Task::Results => Work::MeetResults,
         Task::LoadGateUp => Work::Load(tile(false, false)),
         Task::LoadDown => Work::Load(tile(true, false)),
@@ -227,7 +228,7 @@ mod tests {
         records[0][0] = record(Task::LoadSharedDown as u32 | 128 << COLUMN, 10, 3);
         records[5] = [record(0, 0, 0), record(Task::Products as u32, 20, 0)];
         records[7] = [
-            record(Task::Combine as u32, 5, 24 * 2 + 7),
+            record(Task::Combine as u32, 5, 2 << PIECE | 7),
             record(Task::Sum as u32, 9, 4),
         ];
         let words = [&counts[..], records.as_flattened().as_flattened()].concat();

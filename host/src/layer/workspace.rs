@@ -149,7 +149,7 @@ impl Workspace {
         )?;
         let (kernels, gemm) = together(group, kernels())?;
         let words = match config.path {
-            Path::Fused => fused_words(device, &parts).map(Some),
+            Path::Fused => device.buffer_zeroed(parts.words() as usize).map(Some),
             Path::Unfused => Ok(None),
         };
         // Ranks may differ in it.
@@ -334,15 +334,6 @@ impl Drop for Workspace {
         // A failure has nowhere to go.
         let _ = self.drain();
     }
-}
-
-/// The words of a pass in one launch, where there is a kernel for it.
-fn fused_words(device: &Device, parts: &Parts) -> Result<Buffer<u64>> {
-    let arch = device.arch()?;
-    if mok_kernel::forward::spec(arch).is_none() {
-        return Err(LayerError::NoFused { arch: arch.name() }.into());
-    }
-    device.buffer_zeroed(parts.words() as usize)
 }
 
 /// Fails on all ranks where their settings differ.

@@ -11,22 +11,30 @@
 //!
 //! Registers move from the first warpgroup to the consumers, whose sums alone are 192 a thread.
 
+use super::pair::{ISSUER, meet};
 use crate::forward::{ForwardArgs, MAPS, STEPS, word};
+use crate::gemm::pair::{self, TENSOR_COLUMNS};
 use crate::gemm::{CONSUMERS, THREADS, shared_plan};
 use crate::mma::Engine;
 use crate::ptx::tma::TensorMapRef;
 use crate::ptx::{atom, fence, global, reg, shared};
 use crate::role::forward::consume::consume;
-use crate::role::forward::feed::{feed, shared_group};
+use crate::role::forward::feed::feed;
+use crate::role::forward::pair::{bring, deal, issue, load};
 use crate::role::forward::settle::Settle;
+use crate::role::forward::source::shared_strips;
 use crate::role::forward::travel::{travel, weigh_all};
 use crate::role::store::BARRIER;
 use crate::role::table::{self, SharedTable};
 use crate::schedule::forward::{ByStrip, STRIPS, Strips};
+use crate::schedule::grouped::{ByBlock, ByPair, Tiling};
 use crate::set_max_registers;
+use crate::sync::pair::{LEADER, Pair};
 use crate::sync::ring::Ring;
 use crate::sync::words::Words;
-use crate::{named_sync, shuffle, warp_sync};
+use crate::{
+    block_sync, named_sync, shuffle, tensor_alloc, tensor_dealloc, tensor_relinquish, warp_sync,
+};
 
 /// The named barrier where all threads come when tiles and moves are done, from two places: the warpgroups have different
 /// registers, and ptxas doesn't see through it if they go the same way again.
@@ -60,7 +68,7 @@ pub unsafe fn forward<E: Engine>(maps: impl Fn() -> TensorMapRef, args: &Forward
         fence::mbarrier_init();
     }
     // SAFETY: every thread is here.
-    unsafe { table::build::<ByStrip>(table, &STRIPS, gemm) };
+    unsafe { table::build::<ByStrip<ByBlock>>(table, &STRIPS, gemm) };
 
     let warpgroup = thread / 128;
     if warpgroup == 0 {
@@ -70,17 +78,17 @@ pub unsafe fn forward<E: Engine>(maps: impl Fn() -> TensorMapRef, args: &Forward
             if thread == 0 {
                 feed(args, table, words, maps(), ring, base, &plan);
             } else if thread >= 32 {
-                travel(args, base.add(plan.table), words);
+                travel::<ByBlock>(args, base.add(plan.table), words);
             }
             warp_sync!();
             // Consumers have taken their registers and given them back by then; with these there are more loads
             // in flight.
             named_sync!(DONE, THREADS, 0, "helpers");
             set_max_registers!(inc 208);
-            weigh_all(args, words);
+            weigh_all::<true>(args, words);
             named_sync!(WEIGHED, 128);
             if thread < 32 {
-                end(args, words);
+                end::<ByBlock>(args, words, table);
             }
         }
     } else {
@@ -100,7 +108,7 @@ pub unsafe fn forward<E: Engine>(maps: impl Fn() -> TensorMapRef, args: &Forward
 /// # Safety
 /// One warp of the block runs it, after all others are done.
 #[inline(always)]
-unsafe fn end(args: &ForwardArgs, words: Words) {
+pub(super) unsafe fn end<S: Tiling>(args: &ForwardArgs, words: Words, table: SharedTable) {
     let mut ended = 0;
     // SAFETY: all lanes are here; the words are the launch's.
     unsafe {
@@ -110,7 +118,7 @@ unsafe fn end(args: &ForwardArgs, words: Words) {
         ended = shuffle!(ended, 0u32);
         warp_sync!("ended");
         if ended + 1 == reg::grid_dim() {
-            clear(args, words);
+            clear::<S>(args, words, table);
         }
     }
 }
@@ -120,7 +128,7 @@ unsafe fn end(args: &ForwardArgs, words: Words) {
 /// # Safety
 /// The lanes of a warp of the last block run it; all others have ended.
 #[inline(always)]
-unsafe fn clear(args: &ForwardArgs, words: Words) {
+unsafe fn clear<S: Tiling>(args: &ForwardArgs, words: Words, table: SharedTable) {
     let zero = |first: u32, count: u32| {
         let mut at = reg::lane();
         while at < count {
@@ -130,19 +138,13 @@ unsafe fn clear(args: &ForwardArgs, words: Words) {
         }
     };
     zero(0, word::STRIPS);
-    let plan = shared_plan(args.routed.gate_up.gemm.groups);
-    let table = SharedTable::new(
-        args.routed.gate_up.gemm.groups,
-        shared::dynamic_base().add(plan.table),
-    );
-    let strips = Strips::new(table, 1).total();
+    let strips = Strips::<_, S>::new(table, 1).total();
     let mut step = 0;
     while step < STEPS {
         zero(word::STRIPS + step * args.strips, strips);
         step += 1;
     }
-    let shared = Strips::new(shared_group(args), 1).total();
-    zero(word::STRIPS + STEPS * args.strips, shared);
+    zero(word::STRIPS + STEPS * args.strips, shared_strips::<S>(args));
 }
 
 /// The tensor maps, as [`TensorMapParam`](super::gemm::TensorMapParam).
@@ -150,11 +152,81 @@ unsafe fn clear(args: &ForwardArgs, words: Words) {
 #[repr(C, align(16))]
 pub struct TensorMapParams(pub [[u64; 16]; 2 * MAPS]);
 
-#[cfg(all(feature = "entries", mok_arch = "sm_90a"))]
+/// [`forward`] where pairs of blocks multiply.
+///
+/// ```text
+/// all      group sizes -> table of strips; barriers, tensor memory          cluster barrier
+/// dealer   leader, each tile drawn: wait for its rows or for H -> dealt, in both blocks
+/// producer each tile, each stage: wait empty -> TMA -> full, in the leader
+/// issuer   leader, each tile: wait drained; each stage: wait full -> products -> empty;  accumulated
+/// consumer each tile: wait accumulated -> sums -> drained, H or Y;  told of at once
+/// movers   the other warps: as in blocks
+/// all                                                                       cluster barrier
+/// all      each token drawn: weighted sum;  barrier; the last block's: the words are zero again
+/// ```
+///
+/// # Safety
+/// As [`forward`], with [`FORWARD_OF_PAIRS`](crate::forward::FORWARD_OF_PAIRS).
+#[inline(always)]
+pub unsafe fn forward_of_pairs(maps: impl Fn() -> TensorMapRef, args: &ForwardArgs) {
+    let gemm = &args.routed.gate_up.gemm;
+    let plan = pair::shared_plan(gemm.groups);
+    let base = shared::dynamic_base();
+    let pair = Pair::new(reg::cluster_rank(), base, &plan);
+    let table = SharedTable::new(gemm.groups, base.add(plan.table));
+    let words = Words::new(args.words, args.moves.rank.state);
+    let (thread, warp) = (reg::thread_idx(), reg::thread_idx() / 32);
+    let leads = pair.rank == LEADER;
+    if thread == 0 {
+        // SAFETY: one thread of each block, before they meet.
+        unsafe { pair.init(false) };
+        fence::mbarrier_init();
+    }
+    // SAFETY: one warp of each block, all of it; then every thread is here.
+    let tensor = unsafe {
+        if warp == ISSUER {
+            tensor_alloc!(base.add(plan.tensor), TENSOR_COLUMNS);
+            tensor_relinquish!();
+        }
+        table::build::<ByStrip<ByPair>>(table, &STRIPS, gemm);
+        meet!();
+        shared::load_u32(base.add(plan.tensor))
+    };
+    // SAFETY: a consumer is a warpgroup, a mover a warp, the others a thread each.
+    unsafe {
+        if warp >= 4 {
+            let way = Settle::new(args, maps, words);
+            bring(args, way, words, warp / 4 - 1, pair, tensor, base, &plan);
+        } else if thread == 0 {
+            load(args, words, maps(), pair, base, &plan);
+        } else if leads && thread == 64 {
+            deal(args, table, words, pair);
+        } else if leads && thread == 32 * ISSUER {
+            issue(args, pair, tensor, base, &plan);
+        } else if warp == 1 || !leads && warp > 1 {
+            travel::<ByPair>(args, base.add(plan.table), words);
+        }
+        // Each block's barriers and memory are the other's to use until both are done.
+        warp_sync!();
+        meet!();
+        if warp == ISSUER {
+            tensor_dealloc!(tensor, TENSOR_COLUMNS);
+        }
+        weigh_all::<false>(args, words);
+        block_sync!();
+        if warp == 0 {
+            end::<ByPair>(args, words, table);
+        }
+    }
+}
+
+#[cfg(all(
+    feature = "entries",
+    any(mok_arch = "sm_90a", mok_arch = "sm_100a", mok_arch = "sm_103a")
+))]
 mod entries {
-    use super::{TensorMapParams, forward};
+    use super::TensorMapParams;
     use crate::forward::ForwardArgs;
-    use crate::mma::Native;
     use crate::tensor_map_param;
 
     /// A forward pass: this rank's `out`, and the other ranks' slots filled.
@@ -164,6 +236,12 @@ mod entries {
     #[unsafe(no_mangle)]
     pub unsafe extern "ptx-kernel" fn mok_forward(_maps: TensorMapParams, args: ForwardArgs) {
         // SAFETY: the caller's contract.
-        unsafe { forward::<Native>(|| tensor_map_param!("mok_forward", 0), &args) };
+        unsafe {
+            let maps = || tensor_map_param!("mok_forward", 0);
+            #[cfg(mok_arch = "sm_90a")]
+            super::forward::<crate::mma::Native>(maps, &args);
+            #[cfg(not(mok_arch = "sm_90a"))]
+            super::forward_of_pairs(maps, &args);
+        }
     }
 }

@@ -32,12 +32,10 @@ use crate::role::table::{self, SharedTable};
 use crate::role::tickets::Drawn;
 use crate::schedule::grouped::{Problem, Tiles};
 use crate::sync::pair::{Dealt, LEADER, Pair};
-use crate::{
-    cluster_arrive, cluster_wait, tensor_alloc, tensor_dealloc, tensor_relinquish, warp_sync,
-};
+use crate::{tensor_alloc, tensor_dealloc, tensor_relinquish, warp_sync};
 
 /// The warp that allocates and frees tensor memory; its first thread is the issuer.
-const ISSUER: u32 = 3;
+pub(super) const ISSUER: u32 = 3;
 
 /// The carrier: of the dealer's warp, since that mostly waits.
 const CARRIER: u32 = 65;
@@ -49,10 +47,11 @@ const CARRIER: u32 = 65;
 /// All of them call it, the lanes of each warp together.
 macro_rules! meet {
     () => {{
-        cluster_arrive!("arrive");
-        cluster_wait!("wait");
+        $crate::cluster_arrive!("arrive");
+        $crate::cluster_wait!("wait");
     }};
 }
+pub(super) use meet;
 
 impl<E: Elements> Body for Tcgen05<E> {
     const IN_TWO_BYTES: u32 = E::IN_TWO_BYTES;

@@ -22,17 +22,24 @@
 //! no task comes before what it waits for. So the first task of that order which isn't done is one that
 //! somebody works at, or is the next to be drawn, whatever else waits; one block that runs is enough.
 
+use core::marker::PhantomData;
 use core::num::NonZeroU32;
 
-use super::grouped::{BAND, ByBlock, Class, GroupTable, Problem, Tile, Tiling, in_band, part};
+use super::grouped::{
+    BAND, ByBlock, ByPair, Class, GroupTable, Problem, Tile, Tiling, in_band, part,
+};
 
 /// Rows that a warp moves for one ticket.
 pub const PIECE: u32 = 8;
-/// Rows of a strip's place.
-pub const PLACE: u32 = ByStrip::WIDEST;
+const _: () = assert!(ByBlock::ROWS.is_multiple_of(PIECE) && ByPair::ROWS.is_multiple_of(PIECE));
+/// Rows of a strip's place: of the widest tile on any architecture, so that the memory is the same on all.
+pub const PLACE: u32 = ByPair::WIDEST;
+const _: () = assert!(PLACE.is_multiple_of(PIECE) && ByBlock::WIDEST <= PLACE);
+
 /// Tickets for the pieces of a strip: as many as it may have.
-pub const PIECES: u32 = PLACE / PIECE;
-const _: () = assert!(PLACE.is_multiple_of(PIECE));
+pub const fn pieces_of_strip<S: Tiling>() -> u32 {
+    S::WIDEST / PIECE
+}
 
 /// How many strips are held, and how many of them make a minibatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +58,11 @@ pub const MINIBATCHES: u32 = 4;
 pub const LEAST_PLACES: u32 = MINIBATCHES;
 
 impl Places {
-    /// For macrobatches and minibatches of so many rows: no more strips than surely have no more rows, but at least
-    /// what is needed.
-    pub const fn new(macrobatch_rows: u32, minibatch_rows: u32) -> Places {
+    /// For macrobatches and minibatches of so many rows, of strips of up to `widest`: no more strips than surely have no
+    /// more rows, but at least what is needed.
+    pub const fn new(macrobatch_rows: u32, minibatch_rows: u32, widest: u32) -> Places {
         let count = at_least(macrobatch_rows / PLACE, LEAST_PLACES);
-        let minibatch = at_least(minibatch_rows / PLACE, 1);
+        let minibatch = at_least(minibatch_rows / widest, 1);
         let most = count / MINIBATCHES;
         Places {
             count,
@@ -77,14 +84,14 @@ const fn at_least(value: u32, least: u32) -> u32 {
 
 /// Tiles are counted by strips, and few rows or many make no difference.
 #[derive(Clone, Copy)]
-pub struct ByStrip;
+pub struct ByStrip<S = ByBlock>(PhantomData<S>);
 
-impl Tiling for ByStrip {
-    const BLOCKS: u32 = ByBlock::BLOCKS;
-    const WIDEST: u32 = ByBlock::WIDEST;
-    const ROWS: u32 = ByBlock::ROWS;
-    const STEP: u32 = ByBlock::STEP;
-    const COLUMNS: u32 = ByBlock::COLUMNS;
+impl<S: Tiling> Tiling for ByStrip<S> {
+    const BLOCKS: u32 = S::BLOCKS;
+    const WIDEST: u32 = S::WIDEST;
+    const ROWS: u32 = S::ROWS;
+    const STEP: u32 = S::STEP;
+    const COLUMNS: u32 = S::COLUMNS;
 
     const ONE_CLASS: bool = true;
 }
@@ -94,12 +101,23 @@ pub const STRIPS: Problem = Problem::new(crate::gemm::Form::Forward, 0, 1, 1, 0)
 
 /// A table of one group.
 #[derive(Clone, Copy)]
-pub struct OneGroup {
+pub struct OneGroup<S = ByBlock> {
     /// Its rows.
-    pub rows: u32,
+    rows: u32,
+    tiling: PhantomData<S>,
 }
 
-impl GroupTable for OneGroup {
+impl<S> OneGroup<S> {
+    /// Of so many rows.
+    pub const fn new(rows: u32) -> OneGroup<S> {
+        OneGroup {
+            rows,
+            tiling: PhantomData,
+        }
+    }
+}
+
+impl<S: Tiling> GroupTable for OneGroup<S> {
     fn groups(&self) -> u32 {
         1
     }
@@ -107,7 +125,7 @@ impl GroupTable for OneGroup {
     fn first_tile(&self, _: Class, group: u32) -> u32 {
         match group {
             0 => 0,
-            _ => STRIPS.wide_tiles::<ByStrip>(self.rows),
+            _ => STRIPS.wide_tiles::<ByStrip<S>>(self.rows),
         }
     }
 
@@ -194,11 +212,12 @@ impl Line {
 
 /// Strips of a product's groups, and its tiles by their numbers.
 #[derive(Clone, Copy)]
-pub struct Strips<T> {
+pub struct Strips<T, S = ByBlock> {
     table: T,
     band: u32,
     /// The last group asked for.
     group: u32,
+    tiling: PhantomData<S>,
 }
 
 /// Some rows of one strip.
@@ -226,14 +245,15 @@ impl Piece {
     }
 }
 
-impl<T: GroupTable> Strips<T> {
+impl<T: GroupTable, S: Tiling> Strips<T, S> {
     /// The strips of a table made for [`STRIPS`]. Tiles of up to a minibatch's strips share a part of the
     /// weights before it moves on: more would wait for tiles of later minibatches.
-    pub fn new(table: T, minibatch: u32) -> Strips<T> {
+    pub fn new(table: T, minibatch: u32) -> Strips<T, S> {
         Strips {
             table,
             band: if minibatch < BAND { minibatch } else { BAND },
             group: 0,
+            tiling: PhantomData,
         }
     }
 
@@ -246,7 +266,7 @@ impl<T: GroupTable> Strips<T> {
     /// Tile `number` of a product of the strips, and its strip. `None` for a number that there isn't.
     #[inline(always)]
     pub fn tile(&mut self, problem: &Problem, number: u32) -> Option<(Tile, u32)> {
-        let fixed_tiles = NonZeroU32::new(problem.fixed_tiles::<ByStrip>())?;
+        let fixed_tiles = NonZeroU32::new(problem.fixed_tiles::<ByStrip<S>>())?;
         let near = number / fixed_tiles;
         if near >= self.total() {
             return None;
@@ -256,16 +276,16 @@ impl<T: GroupTable> Strips<T> {
         self.group = group;
         let (row_start, rows) = self.table.rows(group);
         let before = first(group);
-        let wide_tiles = STRIPS.wide_tiles::<ByStrip>(rows);
+        let wide_tiles = STRIPS.wide_tiles::<ByStrip<S>>(rows);
         let index = number - before * fixed_tiles.get();
         let (fixed, place) = in_band(index, wide_tiles, fixed_tiles.get(), self.band)?;
-        let unit = NonZeroU32::new(ByStrip::ROWS)?;
+        let unit = NonZeroU32::new(S::ROWS)?;
         let (wide, count) = part(rows, unit, NonZeroU32::new(wide_tiles)?, place);
         let tile = Tile {
             group,
             row_start,
             rows,
-            fixed: problem.fixed_start(fixed),
+            fixed: problem.fixed_start(fixed * S::BLOCKS),
             wide,
             count,
         };
@@ -283,8 +303,8 @@ impl<T: GroupTable> Strips<T> {
         let group = last_from(first, groups, self.group, strip);
         self.group = group;
         let (row_start, rows) = self.table.rows(group);
-        let parts = NonZeroU32::new(STRIPS.wide_tiles::<ByStrip>(rows))?;
-        let unit = NonZeroU32::new(ByStrip::ROWS)?;
+        let parts = NonZeroU32::new(STRIPS.wide_tiles::<ByStrip<S>>(rows))?;
+        let unit = NonZeroU32::new(S::ROWS)?;
         let (start, count) = part(rows, unit, parts, strip - first(group));
         Piece::of(row_start + start, count, index)
     }
@@ -327,7 +347,7 @@ pub enum Move {
     Stage,
     /// Meets the other ranks, whose tokens are then there.
     Tokens,
-    /// Fetches a piece, which its strip may not have: number [`PIECES`] times the strip, and its own.
+    /// Fetches a piece, which its strip may not have: number [`pieces_of_strip`] times the strip, and its own.
     Dispatch,
     /// Brings a piece back, likewise.
     Combine,
@@ -339,18 +359,21 @@ pub enum Move {
 
 /// The order of the moves.
 #[derive(Clone, Copy, Debug)]
-pub struct Moves {
+pub struct Moves<S = ByBlock> {
     /// Pieces of the rank's tokens.
     staged: u32,
     strips: u32,
     /// Strips that are dispatched before the first is combined.
     ahead: u32,
+    tiling: PhantomData<S>,
 }
 
-impl Moves {
+impl<S: Tiling> Moves<S> {
+    const PIECES: u32 = pieces_of_strip::<S>();
+
     /// For so many tokens of the rank, and so many strips.
     #[inline(always)]
-    pub const fn new(tokens: u32, strips: u32, minibatch: u32) -> Moves {
+    pub const fn new(tokens: u32, strips: u32, minibatch: u32) -> Moves<S> {
         let ahead = MINIBATCHES as u64 * minibatch as u64;
         Moves {
             staged: pieces(tokens),
@@ -360,13 +383,14 @@ impl Moves {
             } else {
                 strips
             },
+            tiling: PhantomData,
         }
     }
 
     /// Pieces of strips that are brought back, those among them that the strips don't have.
     #[inline(always)]
     pub const fn combined(&self) -> u32 {
-        PIECES * self.strips
+        Self::PIECES * self.strips
     }
 
     /// The move of a ticket, and which piece.
@@ -380,19 +404,22 @@ impl Moves {
             return (Move::Tokens, 0);
         }
         left -= 1;
-        let ahead = PIECES * self.ahead;
+        let ahead = Self::PIECES * self.ahead;
         if left < ahead {
             return (Move::Dispatch, left);
         }
         left -= ahead;
         // A whole strip, then a whole other one: it may have the place of the first.
-        let both = PIECES * (self.strips - self.ahead);
+        let both = Self::PIECES * (self.strips - self.ahead);
         if left < 2 * both {
-            let (pair, inside) = (left / (2 * PIECES), left % (2 * PIECES));
-            return if inside < PIECES {
-                (Move::Combine, PIECES * pair + inside)
+            let (pair, inside) = (left / (2 * Self::PIECES), left % (2 * Self::PIECES));
+            return if inside < Self::PIECES {
+                (Move::Combine, Self::PIECES * pair + inside)
             } else {
-                (Move::Dispatch, ahead + PIECES * pair + (inside - PIECES))
+                (
+                    Move::Dispatch,
+                    ahead + Self::PIECES * pair + (inside - Self::PIECES),
+                )
             };
         }
         left -= 2 * both;

@@ -205,8 +205,19 @@ impl Dealer {
     /// all that is dealt was read.
     #[inline(always)]
     pub unsafe fn deal(&mut self, tile: Option<Tile>) {
+        // SAFETY: the caller's contract.
+        unsafe { self.deal_tagged(tile, 0) };
+    }
+
+    /// [`deal`](Dealer::deal), with a word beside the tile.
+    ///
+    /// # Safety
+    /// As `deal`.
+    #[inline(always)]
+    pub unsafe fn deal_tagged(&mut self, tile: Option<Tile>, tag: u32) {
         let Walk { at, parity } = self.at.next(DEALS);
-        let (first, second) = Tile::to_words(tile);
+        let (first, [wide, count, _, last]) = Tile::to_words(tile);
+        let second = [wide, count, tag, last];
         let pair = &self.pair;
         // SAFETY: the caller's contract; the place is this thread's until it is dealt. Before the first
         // round the phase of the opposite parity counts as complete. A producer has announced the bytes.
@@ -252,6 +263,39 @@ impl Dealt {
         unsafe {
             mbarrier::wait_cluster(self.pair.bar(DEALT, at), parity);
             Tile::from_words((shared::load_v4(place), shared::load_v4(place.add(16))))
+        }
+    }
+
+    /// [`read`](Dealt::read), with the word that was dealt beside the tile.
+    ///
+    /// # Safety
+    /// As `read`.
+    #[inline(always)]
+    pub unsafe fn read_tagged(&self) -> Option<(Tile, u32)> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let tile = self.read()?;
+            let place = self.pair.deals.add(ORDER * self.at.at);
+            let [_, _, tag, _] = shared::load_v4(place.add(16));
+            Some((tile, tag))
+        }
+    }
+
+    /// [`read_tagged`](Dealt::read_tagged), for a reader that is one thread: it is done with it. The producer of a block
+    /// says that it is one.
+    ///
+    /// # Safety
+    /// As [`next`](Dealt::next).
+    #[inline(always)]
+    pub unsafe fn next_tagged(&mut self, loads: bool) -> Option<(Tile, u32)> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let tile = self.read_tagged();
+            if loads {
+                self.expect();
+            }
+            self.done(true);
+            tile
         }
     }
 

@@ -1,7 +1,8 @@
 //! A consumer warpgroup of a forward pass: multiplies what the ring brings, and sees it out.
 
-use super::feed::{NOTES, Note};
+use super::feed::NOTES;
 use super::settle::Settle;
+use super::source::Note;
 use crate::gemm::{CHUNK, MAX_WIDTH, SharedPlan};
 use crate::mma::accumulators::Accumulators;
 use crate::mma::tile::{KMajor, PANEL};

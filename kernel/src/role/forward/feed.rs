@@ -1,35 +1,20 @@
 //! The producer of a forward pass: one thread that draws tiles and loads them once they can be.
 
+use super::source::{Note, Source, map_at, what};
 use super::stamp::Stamp;
-use crate::forward::{ForwardArgs, HALVES, MAPS, Step, map, shared_word, step_word, word};
-use crate::gemm::{DEALS, Form, ORDER, STAGE, STAGES, SharedPlan, TILE_K};
+use crate::forward::{ForwardArgs, map, word};
+use crate::gemm::{DEALS, ORDER, STAGE, STAGES, SharedPlan, TILE_K};
+use crate::ptx::fence;
 use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::tma::TensorMapRef;
-use crate::ptx::{fence, reg};
 use crate::role::order::Order;
 use crate::role::product::{Forward, GateUp, Maps, Product, Whole};
 use crate::role::table::SharedTable;
-use crate::schedule::forward::{ByStrip, Line, OneGroup, Places, Stage, Strips, pieces};
-use crate::schedule::grouped::{Problem, Tile};
+use crate::schedule::grouped::ByBlock;
 use crate::sync::ring::{Producer, Ring};
 use crate::sync::words::Words;
-use crate::trace::{COLUMN, Task};
 
-/// Where a tile goes: what consumers need to know when they see it out, and not before. So it takes none of their
-/// registers while they multiply. It stands in one of [`NOTES`] places in turn, which the tile's order names.
-#[derive(Clone, Copy)]
-pub struct Note {
-    /// A [`Stage`] and whose.
-    pub kind: u32,
-    /// Row of H or Y where the tile starts.
-    pub row: u32,
-    /// Column, likewise.
-    pub column: u32,
-    /// The word that counts its halves.
-    pub counts: u32,
-}
-
-/// Places for notes. A note holds until its tile has been stored, which is after its stages are let go of: so the
+/// Places for notes, which stand in them in turn; a tile's order names the place. A note holds until its tile has been stored, which is after its stages are let go of: so the
 /// producer may be as many tiles ahead as there are stages, and one more of them may be on its way out.
 pub const NOTES: u32 = 8;
 const _: () = assert!(NOTES > STAGES + 1 && NOTES.is_power_of_two());
@@ -63,177 +48,6 @@ impl Note {
             counts,
         }
     }
-
-    /// Of a tile.
-    const fn kind(stage: Stage, shared: bool) -> u32 {
-        stage as u32 + 2 * shared as u32
-    }
-
-    /// Whether it is a tile of down.
-    pub const fn is_down(&self) -> bool {
-        self.kind & 1 == Stage::Down as u32
-    }
-
-    /// Whether it is the shared expert's.
-    pub const fn is_shared(&self) -> bool {
-        self.kind > 1
-    }
-}
-
-/// A tile that has been drawn.
-#[derive(Clone, Copy)]
-struct Drawn {
-    tile: Tile,
-    note: Note,
-    strip: u32,
-    /// What it waits for: a word and how far that must be.
-    word: u32,
-    target: u32,
-}
-
-/// A tile's loads, as they are recorded.
-#[inline(always)]
-fn what(drawn: &Drawn) -> u32 {
-    (Task::LoadGateUp as u32 + drawn.note.kind) | drawn.note.column << COLUMN
-}
-
-const _: () = assert!(Task::LoadSharedDown as u32 - Task::LoadGateUp as u32 == 3);
-
-/// A product of an expert.
-#[inline(always)]
-fn problem(hidden: u32, inner: u32, stage: Stage) -> Problem {
-    match stage {
-        Stage::GateUp => Problem::gate_up(inner, hidden),
-        Stage::Down => Problem::new(Form::Forward, 0, hidden, inner, 0),
-    }
-}
-
-/// Tiles of a strip in both products.
-#[inline(always)]
-pub fn tiles_of_strip(hidden: u32, inner: u32) -> (u32, u32) {
-    let tiles = |stage| problem(hidden, inner, stage).fixed_tiles::<ByStrip>();
-    (tiles(Stage::GateUp), tiles(Stage::Down))
-}
-
-/// Tiles of down that there are of the shared expert.
-#[inline(always)]
-pub fn shared_downs(args: &ForwardArgs) -> u32 {
-    let strips = Strips::new(shared_group(args), 1).total();
-    strips * tiles_of_strip(args.moves.hidden, args.shared.gate_up.gemm.n).1
-}
-
-/// The order of all tiles, the shared expert's first: they need no other rank, and fill the wait for them.
-///
-/// What doesn't change from tile to tile is worked out anew for each all the same: the producer has few registers.
-struct Source<'a> {
-    args: &'a ForwardArgs,
-    routed: Strips<SharedTable>,
-}
-
-impl Source<'_> {
-    /// The order of an expert's tiles.
-    #[inline(always)]
-    fn line(&self, strips: u32, inner: u32) -> Line {
-        let hidden = reg::anew(self.args.moves.hidden);
-        let (gates, downs) = tiles_of_strip(hidden, reg::anew(inner));
-        Line::new(strips, self.args.minibatch, gates, downs)
-    }
-
-    /// The tile of a ticket.
-    #[inline(always)]
-    fn get(&mut self, ticket: u64) -> Option<Drawn> {
-        let args = self.args;
-        let own = &args.shared.gate_up.gemm;
-        let mut strips = Strips::new(shared_group(args), args.minibatch);
-        let line = self.line(strips.total(), own.n);
-        let shared = ticket < line.total();
-        let (stage, tile, strip, gates) = if shared {
-            let (stage, number) = line.get(ticket);
-            let problem = problem(args.moves.hidden, own.n, stage);
-            let (tile, strip) = strips.tile(&problem, number)?;
-            (
-                stage,
-                tile,
-                strip,
-                tiles_of_strip(args.moves.hidden, own.n).0,
-            )
-        } else {
-            let ticket = ticket - line.total();
-            let inner = args.routed.gate_up.gemm.n;
-            let line = self.line(self.routed.total(), inner);
-            if ticket >= line.total() {
-                return None;
-            }
-            let (stage, number) = line.get(ticket);
-            let problem = problem(args.moves.hidden, inner, stage);
-            let (mut tile, strip) = self.routed.tile(&problem, number)?;
-            // Where its rows lie, and nobody asks for more of them.
-            (tile.row_start, tile.wide) = (places(args).row(strip), 0);
-            (
-                stage,
-                tile,
-                strip,
-                tiles_of_strip(args.moves.hidden, inner).0,
-            )
-        };
-        let halves = HALVES * gates;
-        let step = |step| step_word(step, args.strips, strip);
-        let activated = if shared {
-            shared_word(args.strips, strip)
-        } else {
-            step(Step::Activated)
-        };
-        let (word, target, counts) = match stage {
-            Stage::GateUp if shared => (
-                word::STAGED,
-                pieces(reg::anew(args.weigh.tokens)),
-                activated,
-            ),
-            Stage::GateUp => (step(Step::Arrived), pieces(tile.count), activated),
-            Stage::Down if shared => (activated, halves, word::SHARED),
-            Stage::Down => (activated, halves, step(Step::Computed)),
-        };
-        Some(Drawn {
-            tile,
-            note: Note {
-                kind: Note::kind(stage, shared),
-                row: tile.row_start + tile.wide,
-                column: tile.fixed,
-                counts,
-            },
-            strip,
-            word,
-            target,
-        })
-    }
-}
-
-/// Where strips lie.
-#[inline(always)]
-pub fn places(args: &ForwardArgs) -> Places {
-    Places {
-        count: reg::anew(args.places),
-        minibatch: args.minibatch,
-    }
-}
-
-/// The shared expert's rows, none if there is no such expert.
-#[inline(always)]
-pub fn shared_group(args: &ForwardArgs) -> OneGroup {
-    OneGroup {
-        rows: if args.shared.gate_up.gemm.groups == 0 {
-            0
-        } else {
-            reg::anew(args.weigh.tokens)
-        },
-    }
-}
-
-/// A place's tensor map, of the routed experts' or the shared one's.
-#[inline(always)]
-pub fn map_at(first: TensorMapRef, shared: bool, place: u32) -> TensorMapRef {
-    let index = place + shared as u32 * MAPS as u32;
-    TensorMapRef(first.0 + 128 * index as u64)
 }
 
 /// Has consumers tell of what they hold: nothing to multiply just now.
@@ -263,8 +77,7 @@ pub unsafe fn feed(
     base: SmemAddr,
     plan: &SharedPlan,
 ) {
-    let routed = Strips::new(table, args.minibatch);
-    let mut source = Source { args, routed };
+    let mut source = Source::<ByBlock>::new(args, table);
     let mut stages = Producer::new(ring);
     let mut note = 0;
     // Whether consumers may not have told of a tile.
@@ -278,7 +91,7 @@ pub unsafe fn feed(
                 break;
             };
             let stamp = Stamp::new(args, 0);
-            stamp.begin(what(&drawn), drawn.strip);
+            stamp.begin(what(&drawn.note), drawn.strip);
             if !words.reached(drawn.word, drawn.target as u64) {
                 if held {
                     let slot = stages.acquire();

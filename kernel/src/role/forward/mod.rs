@@ -2,6 +2,8 @@
 
 pub mod consume;
 pub mod feed;
+pub mod pair;
 pub mod settle;
+pub mod source;
 pub mod stamp;
 pub mod travel;

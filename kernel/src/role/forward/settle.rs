@@ -1,6 +1,6 @@
 //! The way out of a forward pass: H or Y, and that it is there.
 
-use super::feed::{Note, map_at};
+use super::source::{Note, map_at};
 use super::stamp::Stamp;
 use crate::forward::{ForwardArgs, map};
 use crate::gate_up::GateUpArgs;
@@ -73,6 +73,20 @@ impl<'a, D: Fn() -> TensorMapRef> Settle<'a, D> {
     /// As [`WayOut::store`].
     #[inline(always)]
     pub unsafe fn store(&mut self, sums: &Accumulators, order: &Order, note: Note, place: Place) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            tell!(self, place, "before");
+            self.put(sums, order, note, place);
+        }
+        self.untold = note.counts;
+    }
+
+    /// Stores a half tile, and tells of nothing.
+    ///
+    /// # Safety
+    /// As [`WayOut::store`].
+    #[inline(always)]
+    pub unsafe fn put(&self, sums: &Accumulators, order: &Order, note: Note, place: Place) {
         let (args, shared) = (self.args, note.is_shared());
         let order = &Order {
             row: note.row,
@@ -81,7 +95,6 @@ impl<'a, D: Fn() -> TensorMapRef> Settle<'a, D> {
         };
         // SAFETY: the caller's contract.
         unsafe {
-            tell!(self, place, "before");
             if note.is_down() {
                 let (routed, own) = (&args.routed.down, &args.shared.down);
                 // Either may be without experts, and hold nothing.
@@ -109,7 +122,22 @@ impl<'a, D: Fn() -> TensorMapRef> Settle<'a, D> {
                 Activate { args: &to }.store(sums, order, place);
             }
         }
-        self.untold = note.counts;
+    }
+
+    /// Tells at once of a tile that has been stored.
+    ///
+    /// # Safety
+    /// The threads of the place's team call it, for a tile that all of them have stored.
+    #[inline(always)]
+    pub unsafe fn tell(&self, note: Note, place: Place) {
+        // SAFETY: the caller's contract; one of them speaks.
+        unsafe {
+            bulk::wait::<0>();
+            named_sync!(BARRIER + place.team, place.threads, 0, "told");
+            if place.part == 0 && place.thread == 0 {
+                self.words.count(note.counts);
+            }
+        }
     }
 
     /// Tells of the tile that was stored last: nothing follows for a while.

@@ -1,7 +1,9 @@
 //! The warps of a forward pass that move rows: tokens to where they are read, rows to this rank, and back to where
 //! they came from.
 
-use super::feed::{places, shared_downs, tiles_of_strip};
+use core::marker::PhantomData;
+
+use super::source::{places, shared_downs, tiles_of_strip};
 use super::stamp::Stamp;
 use crate::failure::Wait;
 use crate::forward::{ForwardArgs, HALVES, Step, step_word, word};
@@ -10,15 +12,17 @@ use crate::ptx::{global, reg};
 use crate::role::peers::{answer, call, region};
 use crate::role::rows::{copy_row, route_of, slot_at, token_at, weigh_token};
 use crate::role::table::SharedTable;
-use crate::schedule::forward::{Move, Moves, PIECE, PIECES, Piece, Strips, pieces};
+use crate::schedule::forward::{Move, Moves, PIECE, Piece, Strips, pieces, pieces_of_strip};
+use crate::schedule::grouped::Tiling;
 use crate::sync::words::Words;
-use crate::trace::Task;
+use crate::trace::{self, Task};
 use crate::unfused::{MoveArgs, RankArgs, STATE_EPOCH, WeighArgs};
 use crate::{shuffle, warp_sync};
 
 /// A warp that moves rows. What doesn't change is worked out anew for each move: it has few registers.
-struct Mover<'a> {
+struct Mover<'a, S> {
     args: &'a ForwardArgs,
+    tiling: PhantomData<S>,
     words: Words,
     /// Where the block's table starts.
     table: SmemAddr,
@@ -58,23 +62,24 @@ macro_rules! stamp {
 /// # Safety
 /// Whole warps run it; `args` describes live memory, the schedule is complete, the block's table starts at `table`.
 #[inline(always)]
-pub unsafe fn travel(args: &ForwardArgs, table: SmemAddr, words: Words) {
-    let mut mover = Mover {
+pub unsafe fn travel<S: Tiling>(args: &ForwardArgs, table: SmemAddr, words: Words) {
+    let mut mover = Mover::<S> {
         args,
+        tiling: PhantomData,
         words,
         table,
         gone: false,
     };
     loop {
         let tokens = reg::anew(args.weigh.tokens);
-        let moves = Moves::new(tokens, mover.strips().total(), args.minibatch);
+        let moves = Moves::<S>::new(tokens, mover.strips().total(), args.minibatch);
         // SAFETY: the words are the launch's; all lanes are here.
         let ticket = unsafe { draw!(words, word::MOVES, "moves") };
         let (what, index) = moves.get(ticket);
         // SAFETY: the caller's contract; all lanes go the same way.
         unsafe {
             if what != Move::End {
-                stamp!(args, begin(what as u32, index));
+                stamp!(args, begin(what as u32, Mover::<S>::number(what, index)));
             }
             if what == Move::Dispatch {
                 mover.dispatch(index);
@@ -93,12 +98,14 @@ pub unsafe fn travel(args: &ForwardArgs, table: SmemAddr, words: Words) {
 
 /// Sums the tokens that are drawn, or fills them with NaN if the rank has failed.
 ///
+/// Where few warps of an SM do it, each has more loads in flight, and registers for them.
+///
 /// Waits for: the other ranks' results.
 ///
 /// # Safety
 /// Whole warps run it that have no other task left; `args` describes live memory.
 #[inline(always)]
-pub unsafe fn weigh_all(args: &ForwardArgs, words: Words) {
+pub unsafe fn weigh_all<const FEW: bool>(args: &ForwardArgs, words: Words) {
     loop {
         // SAFETY: the words are the launch's; all lanes are here.
         let token = unsafe { draw!(words, word::SUMS, "sums") };
@@ -111,7 +118,11 @@ pub unsafe fn weigh_all(args: &ForwardArgs, words: Words) {
             stamp!(args, begin(Task::Sum as u32, token));
             let there = words.wait(word::RESULTS, 1);
             stamp!(args, ready());
-            weigh_token!(&args.weigh, token, !there; 0 1 2 3);
+            if FEW {
+                weigh_token!(&args.weigh, token, !there; 0 1 2 3);
+            } else {
+                weigh_token!(&args.weigh, token, !there; 0 1);
+            }
             stamp!(args, end());
         }
     }
@@ -133,7 +144,20 @@ macro_rules! wait {
     }};
 }
 
-impl Mover<'_> {
+impl<S: Tiling> Mover<'_, S> {
+    const PIECES: u32 = pieces_of_strip::<S>();
+
+    /// A move's number, as it is recorded.
+    #[inline(always)]
+    const fn number(what: Move, index: u32) -> u32 {
+        match what {
+            Move::Dispatch | Move::Combine => {
+                index / Self::PIECES << trace::PIECE | index % Self::PIECES
+            }
+            _ => index,
+        }
+    }
+
     /// What is moved.
     #[inline(always)]
     fn moves(&self) -> MoveArgs {
@@ -153,7 +177,7 @@ impl Mover<'_> {
 
     /// The strips of all rows.
     #[inline(always)]
-    fn strips(&self) -> Strips<SharedTable> {
+    fn strips(&self) -> Strips<SharedTable, S> {
         let groups = reg::anew(self.args.routed.gate_up.gemm.groups);
         Strips::new(SharedTable::new(groups, self.table), self.args.minibatch)
     }
@@ -198,7 +222,7 @@ impl Mover<'_> {
     /// All lanes are here, with a piece that is this warp's alone.
     #[inline(always)]
     unsafe fn dispatch(&mut self, number: u32) {
-        let (strip, index) = (number / PIECES, number % PIECES);
+        let (strip, index) = (number / Self::PIECES, number % Self::PIECES);
         let places = places(self.args).count;
         // SAFETY: the caller's contract; the other ranks' tokens are there once they have been met.
         unsafe {
@@ -210,7 +234,7 @@ impl Mover<'_> {
             };
             if !self.gone && strip >= places {
                 let word = self.step(Step::Combined, strip - places);
-                wait!(self, word, PIECES as u64, "place");
+                wait!(self, word, Self::PIECES as u64, "place");
             }
             if !self.gone {
                 stamp!(self.args, ready());
@@ -237,13 +261,13 @@ impl Mover<'_> {
     unsafe fn combine(&mut self, number: u32) {
         let args = self.args;
         let moves = &self.moves();
-        let (strip, index) = (number / PIECES, number % PIECES);
+        let (strip, index) = (number / Self::PIECES, number % Self::PIECES);
         // SAFETY: the caller's contract; the rows are computed, and a route has one row.
         unsafe {
             if let Some(piece) = self.strips().piece(strip, index) {
                 if !self.gone {
                     let inner = reg::anew(args.routed.gate_up.gemm.n);
-                    let (_, downs) = tiles_of_strip(moves.hidden, inner);
+                    let (_, downs) = tiles_of_strip::<S>(moves.hidden, inner);
                     let word = self.step(Step::Computed, strip);
                     wait!(self, word, (HALVES * downs) as u64, "computed");
                 }
@@ -286,8 +310,8 @@ impl Mover<'_> {
                 there = if words.failed() {
                     false
                 } else if results {
-                    let combined = Moves::new(0, self.strips().total(), 0).combined();
-                    let halves = HALVES * shared_downs(args);
+                    let combined = Moves::<S>::new(0, self.strips().total(), 0).combined();
+                    let halves = HALVES * shared_downs::<S>(args);
                     // Where there are no rows nothing else says that the other meeting is over.
                     words.wait(word::TOKENS, 1)
                         && words.wait(word::COMBINED, combined as u64)

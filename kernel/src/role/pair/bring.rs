@@ -14,6 +14,30 @@ use crate::schedule::grouped::Problem;
 use crate::sync::pair::{Buffers, Dealt, Pair};
 use crate::warp_sync;
 
+/// The place of consumer `part`, worked out anew for each use, or it is kept in registers for all of them.
+#[inline(always)]
+pub fn place_of(part: u32, pair: Pair, base: SmemAddr, plan: &PairPlan) -> Place {
+    let thread = reg::anew(reg::thread_idx()) % 128;
+    let staging = |part| base.add(plan.staging + part * STAGING);
+    let (warp, lane) = (thread / 32, thread % 32);
+    let other = lanes::part(part, warp);
+    Place {
+        part,
+        thread,
+        staging: staging(part),
+        sums: Spot {
+            part: other,
+            thread: 32 * lanes::warp(part, warp) + lane,
+            staging: staging(other),
+            open: pair.open(other),
+            ready: pair.ready(other),
+        },
+        team: 0,
+        threads: CONSUMERS * 128,
+        most: COLUMNS,
+    }
+}
+
 /// Writes the block's half of every tile, up to [`COLUMNS`] of its wide side at a time: consumer `part` sees 64
 /// of the fixed side out. Its warps load half of those sums and half of the other consumer's, since each
 /// reaches 32 rows of tensor memory; both consumers stage together.
@@ -36,28 +60,7 @@ pub unsafe fn bring<P: Product, W: WayOut>(
     plan: &PairPlan,
 ) {
     let warp = reg::thread_idx() / 32 % 4;
-    // Worked out anew for each use, or it is kept in registers for all of them.
-    let place = |part| {
-        let thread = reg::anew(reg::thread_idx()) % 128;
-        let staging = |part| base.add(plan.staging + part * STAGING);
-        let (warp, lane) = (thread / 32, thread % 32);
-        let other = lanes::part(part, warp);
-        Place {
-            part,
-            thread,
-            staging: staging(part),
-            sums: Spot {
-                part: other,
-                thread: 32 * lanes::warp(part, warp) + lane,
-                staging: staging(other),
-                open: pair.open(other),
-                ready: pair.ready(other),
-            },
-            team: 0,
-            threads: CONSUMERS * 128,
-            most: COLUMNS,
-        }
-    };
+    let place = |part| place_of(part, pair, base, plan);
     let mut tiles = Dealt::new(pair);
     let mut buffers = Buffers::new(pair);
     // SAFETY: the caller's contract.

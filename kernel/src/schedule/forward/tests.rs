@@ -1,5 +1,6 @@
 extern crate std;
 
+use core::marker::PhantomData;
 use std::collections::BTreeMap;
 use std::vec;
 use std::vec::Vec;
@@ -9,22 +10,24 @@ use proptest::prelude::*;
 use super::*;
 use crate::schedule::grouped::padded;
 
-struct Table {
+struct Table<S> {
+    tiling: PhantomData<S>,
     /// First strip, first row and rows of each group.
     groups: Vec<(u32, u32, u32)>,
     strips: u32,
     rows: u32,
 }
 
-impl Table {
-    fn new(sizes: &[u32]) -> Table {
+impl<S: Tiling> Table<S> {
+    fn new(sizes: &[u32]) -> Table<S> {
         let (mut groups, mut strips, mut start) = (Vec::new(), 0, 0);
         for &rows in sizes {
             groups.push((strips, start, rows));
-            strips += STRIPS.tiles::<ByStrip>(rows);
+            strips += STRIPS.tiles::<ByStrip<S>>(rows);
             start += padded(rows) as u32;
         }
         Table {
+            tiling: PhantomData,
             groups,
             strips,
             rows: start,
@@ -32,7 +35,7 @@ impl Table {
     }
 }
 
-impl GroupTable for &Table {
+impl<S: Tiling> GroupTable for &Table<S> {
     fn groups(&self) -> u32 {
         self.groups.len() as u32
     }
@@ -49,24 +52,30 @@ impl GroupTable for &Table {
 
 /// One worker of each kind, which does its tasks one after the other and waits where it must: the least
 /// that can be resident. Every task must be done once, and all of them must end.
-fn check(sizes: &[u32], (inner, hidden): (u32, u32), places: Places, tokens: u32) {
+fn check<S: Tiling + Copy>(
+    sizes: &[u32],
+    (inner, hidden): (u32, u32),
+    places: Places,
+    tokens: u32,
+) {
     let minibatch = places.minibatch;
     assert!(minibatch >= 1 && MINIBATCHES * minibatch <= places.count);
-    let table = Table::new(sizes);
+    let table = Table::<S>::new(sizes);
     let (gate_up, down) = (
         Problem::gate_up(inner, hidden),
         Problem::new(crate::gemm::Form::Forward, 0, hidden, inner, 0),
     );
-    let per_strip = [&gate_up, &down].map(|problem| problem.fixed_tiles::<ByStrip>());
-    let mut strips = Strips::new(&table, minibatch);
-    let mut moved = strips;
+    let per_strip = [&gate_up, &down].map(|problem| problem.fixed_tiles::<ByStrip<S>>());
+    let mut strips = Strips::<_, S>::new(&table, minibatch);
+    let mut moved = Strips::<_, S>::new(&table, minibatch);
     assert_eq!(strips.total(), table.strips);
     let line = Line::new(table.strips, minibatch, per_strip[0], per_strip[1]);
     assert_eq!(
         line.total(),
         u64::from(table.strips * (per_strip[0] + per_strip[1]))
     );
-    let moves = Moves::new(tokens, table.strips, minibatch);
+    let moves = Moves::<S>::new(tokens, table.strips, minibatch);
+    let all = pieces_of_strip::<S>();
     let none = || vec![0; table.strips as usize];
     let (mut arrived, mut activated, mut computed) = (none(), none(), none());
     let mut rows_of = none();
@@ -118,7 +127,7 @@ fn check(sizes: &[u32], (inner, hidden): (u32, u32), places: Places, tokens: u32
                 }
                 Move::Dispatch | Move::Combine => {
                     assert_eq!(met, 1);
-                    let (strip, piece) = (index / PIECES, index % PIECES);
+                    let (strip, piece) = (index / all, index % all);
                     let piece = moved.piece(strip, piece);
                     let combines = what == Move::Combine;
                     let at = strip as usize;
@@ -128,7 +137,7 @@ fn check(sizes: &[u32], (inner, hidden): (u32, u32), places: Places, tokens: u32
                         }
                         if !combines && strip >= places.count {
                             let before = at - places.count as usize;
-                            if returned[before] != PIECES {
+                            if returned[before] != all {
                                 break;
                             }
                         }
@@ -170,11 +179,11 @@ fn check(sizes: &[u32], (inner, hidden): (u32, u32), places: Places, tokens: u32
     for (problem, seen) in [&gate_up, &down].into_iter().zip(&mut seen) {
         seen.sort_by_key(|tile| (tile.row_start + tile.wide, tile.fixed));
         seen.dedup();
-        let fixed = problem.fixed_tiles::<ByStrip>() as usize;
+        let fixed = problem.fixed_tiles::<ByStrip<S>>() as usize;
         assert_eq!(seen.len(), table.strips as usize * fixed);
         for strip in seen.chunks(fixed) {
             for (index, tile) in strip.iter().enumerate() {
-                assert_eq!(tile.fixed, problem.fixed_start(index as u32));
+                assert_eq!(tile.fixed, problem.fixed_start(index as u32 * S::BLOCKS));
                 assert_eq!((tile.wide, tile.count), (strip[0].wide, strip[0].count));
             }
         }
@@ -203,7 +212,8 @@ fn one_block_and_one_warp_do_every_task() {
                 let count = (MINIBATCHES * minibatch).saturating_add(more);
                 let places = Places { count, minibatch };
                 for columns in [(64, 64), (96, 128), (448, 1024)] {
-                    check(sizes, columns, places, sizes.len() as u32);
+                    check::<ByBlock>(sizes, columns, places, sizes.len() as u32);
+                    check::<ByPair>(sizes, columns, places, sizes.len() as u32);
                 }
             }
         }
@@ -219,8 +229,10 @@ proptest! {
         minibatch in 0u32..8_000,
         tokens in 0u32..40,
     ) {
-        let places = Places::new(macrobatch, minibatch);
-        check(&sizes, (64 * columns.0, 64 * columns.1), places, tokens);
+        let columns = (64 * columns.0, 64 * columns.1);
+        let places = |widest| Places::new(macrobatch, minibatch, widest);
+        check::<ByBlock>(&sizes, columns, places(ByBlock::WIDEST), tokens);
+        check::<ByPair>(&sizes, columns, places(ByPair::WIDEST), tokens);
     }
 }
 
@@ -228,13 +240,15 @@ proptest! {
 fn batches_have_no_more_rows_than_they_are_called_for() {
     for macrobatch in (1024..20_000).step_by(128) {
         for minibatch in (256..20_000).step_by(128) {
-            let places = Places::new(macrobatch, minibatch);
-            assert!(places.count * PLACE <= macrobatch && places.count >= LEAST_PLACES);
-            assert!(places.minibatch * PLACE <= minibatch && places.minibatch >= 1);
-            assert!(MINIBATCHES * places.minibatch <= places.count);
+            for widest in [ByBlock::WIDEST, ByPair::WIDEST] {
+                let places = Places::new(macrobatch, minibatch, widest);
+                assert!(places.count * PLACE <= macrobatch && places.count >= LEAST_PLACES);
+                assert!(places.minibatch * widest <= minibatch && places.minibatch >= 1);
+                assert!(MINIBATCHES * places.minibatch <= places.count);
+            }
         }
     }
-    let all = Places::new(u32::MAX, u32::MAX);
+    let all = Places::new(u32::MAX, u32::MAX, PLACE);
     assert_eq!(all.row(all.count), 0);
     assert_eq!(all.row(all.count - 1), (all.count - 1) * PLACE);
 }
@@ -242,14 +256,18 @@ fn batches_have_no_more_rows_than_they_are_called_for() {
 #[test]
 fn one_group_is_a_table() {
     for rows in [1, 8, 192, 193, 4000] {
-        let (one, table) = (OneGroup { rows }, Table::new(&[rows]));
+        let (one, table) = (
+            OneGroup::<ByBlock>::new(rows),
+            Table::<ByBlock>::new(&[rows]),
+        );
         let problem = Problem::gate_up(320, 64);
-        let mut strips = Strips::new(one, 3);
-        let mut others = Strips::new(&table, 3);
+        let mut strips = Strips::<_, ByBlock>::new(one, 3);
+        let mut others = Strips::<_, ByBlock>::new(&table, 3);
         assert_eq!(strips.total(), others.total());
-        for number in 0..strips.total() * problem.fixed_tiles::<ByStrip>() + 3 {
+        for number in 0..strips.total() * problem.fixed_tiles::<ByStrip<ByBlock>>() + 3 {
             assert_eq!(strips.tile(&problem, number), others.tile(&problem, number));
         }
     }
-    assert_eq!(Strips::new(OneGroup { rows: 0 }, 3).total(), 0);
+    let nobody = OneGroup::<ByPair>::new(0);
+    assert_eq!(Strips::<_, ByPair>::new(nobody, 3).total(), 0);
 }
