@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use half::bf16;
 use mok::layer::{Group, MoeConfig, Path, Workspace};
-use mok::{Arch, Completion, Device, EmulatorConfig, Module, Result};
+use mok::{Arch, Completion, Device, EmulatorConfig, Error, Module, Result};
 use mok_kernel::forward::FORWARD;
 use mok_tests::layer::{Problem, Routing};
 use mok_tests::rank::{Rank, try_on_ranks};
@@ -42,17 +42,31 @@ fn problem(routing: Routing) -> Problem {
     Problem::new(config, &[64, 30], routing, 3)
 }
 
-/// What all ranks give with these kernels; `None` if anything is found.
+/// What all ranks give with these kernels; `None` if anything is found. Time passes by itself where a rank's thread is
+/// held up, so that a rank which only waited in vain is asked again.
 fn outputs(problem: &Problem, ptx: &str, config: EmulatorConfig) -> Option<Vec<Vec<bf16>>> {
-    let devices = Device::emulated_peers(config, problem.tokens.len()).unwrap();
-    let of_rank = |device: Device, group: Arc<Group>| -> Result<Vec<bf16>> {
-        let module = Module::from_ptx(&device, ptx)?;
-        let workspace = Workspace::from_module(&device, &group, &problem.config, &module)?;
-        let mut rank = Rank::with(problem, &device, workspace, &group)?;
-        rank.output()
-    };
-    let ranks = try_on_ranks(devices, of_rank).into_iter();
-    ranks.map(|rank| rank.ok()?.ok()).collect()
+    let mut again = 0;
+    loop {
+        let devices = Device::emulated_peers(config.clone(), problem.tokens.len()).unwrap();
+        let of_rank = |device: Device, group: Arc<Group>| -> Result<Vec<bf16>> {
+            let module = Module::from_ptx(&device, ptx)?;
+            let workspace = Workspace::from_module(&device, &group, &problem.config, &module)?;
+            let mut rank = Rank::with(problem, &device, workspace, &group)?;
+            rank.output()
+        };
+        let ranks = try_on_ranks(devices, of_rank);
+        let in_vain = |error: &Error| matches!(error, Error::Layer(_) | Error::Comm(_));
+        let found = ranks.iter().any(|rank| match rank {
+            Ok(Err(error)) => !in_vain(error),
+            Ok(Ok(_)) => false,
+            Err(_) => true,
+        });
+        let all: Option<Vec<_>> = ranks.into_iter().map(|rank| rank.ok()?.ok()).collect();
+        again += 1;
+        if all.is_some() || found || again == 3 {
+            return all;
+        }
+    }
 }
 
 /// Whether a line orders what only this kernel does: words in device memory, and what its own roles wait for.
@@ -72,20 +86,28 @@ fn own(line: &str) -> bool {
     parts.iter().any(|part| line.contains(part))
 }
 
-/// Of the lines with this text, how many at most aren't missed, and why.
-const SPARED: [(&str, usize, &str); 2] = [
+/// What isn't missed, and why.
+type Spared = (fn(&[&str], usize) -> bool, &'static str);
+
+const SPARED: [Spared; 2] = [
     (
-        "ld.acquire.gpu.global.b64",
-        2,
-        "the first look at a word that is seldom there so early, but for words that come with it; the look in the \
-         loop behind it is missed",
+        first_look,
+        "a first look at a word that is seldom there so early, but for words that come with it; the look in the loop \
+         behind it is missed",
     ),
     (
-        "entry/forward.rs",
-        1,
+        |lines, at| lines[at].contains("entry/forward.rs"),
         "the barrier behind it is aligned, and waits here for lanes that are on their way",
     ),
 ];
+
+/// Whether a line looks at a word for the first time: there is a pause behind it, and none before.
+fn first_look(lines: &[&str], at: usize) -> bool {
+    let pauses = |lines: &[&str]| lines.iter().any(|line| line.contains("nanosleep"));
+    lines[at].contains("ld.acquire.gpu")
+        && !pauses(&lines[at.saturating_sub(8)..at])
+        && pauses(&lines[at..][..24])
+}
 
 /// A kernel, and what it gives.
 struct Pass<'a> {
@@ -156,10 +178,9 @@ fn all_that_a_pass_synchronises_is_needed() {
         })
         .filter(|(at, mutant)| (0..TRIES).all(|number| pass.survives(&[*at], mutant, number)))
         .collect();
-    for (part, count, why) in SPARED {
-        let spared = survivors.extract_if(.., |(at, _)| lines[*at].contains(part));
-        let spared: Vec<_> = spared.collect();
-        assert!(spared.len() <= count, "{part}: {why}\n{spared:#?}");
+    for (is, why) in SPARED {
+        let spared: Vec<_> = survivors.extract_if(.., |(at, _)| is(lines, *at)).collect();
+        assert!(spared.len() <= 2, "{why}\n{spared:#?}");
     }
     let survivors: Vec<_> = survivors
         .iter()

@@ -114,19 +114,23 @@ fn numbers(case: &Case) -> Outcome {
     Ok(())
 }
 
-/// In one launch with these minibatches: the bits of separate launches, each time.
-fn in_one_launch(case: &Case, minibatches: &[u32], runs: usize) -> Outcome {
+/// In one launch with these minibatches and macrobatches: the bits of separate launches, each time.
+fn in_one_launch(case: &Case, batches: &[[u32; 2]], runs: usize) -> Outcome {
     let mut problem = Problem::new(case.config, case.tokens, case.routing, 17);
     let expected = problem.split(&[case.tokens.iter().sum()]).alone();
     let expected = expected.outputs(&gpus(1)?, 1);
-    for &rows in minibatches {
-        problem.config = case.config.with_path(Path::Fused).with_minibatch_rows(rows);
+    for &[rows, held] in batches {
+        problem.config = case
+            .config
+            .with_path(Path::Fused)
+            .with_minibatch_rows(rows)
+            .with_macrobatch_rows(held);
         let alone = problem.split(&[case.tokens.iter().sum()]).alone();
         if alone.outputs(&gpus(1)?, runs) != expected {
-            return Err(format!("minibatches of {rows} rows: other bits at EP1").into());
+            return Err(format!("{rows} rows of {held}: other bits at EP1").into());
         }
         if has(2) && problem.outputs(&gpus(2)?, runs) != expected {
-            return Err(format!("minibatches of {rows} rows: other bits at EP2").into());
+            return Err(format!("{rows} rows of {held}: other bits at EP2").into());
         }
     }
     Ok(())
@@ -213,12 +217,16 @@ pub fn trials() -> Vec<Trial> {
     trials.extend(cases().into_iter().map(|case| {
         let name = format!("layer::in_one_launch::{}", case.name);
         trial(name, move || {
-            in_one_launch(&case, &[256, 2048, 1 << 20], RUNS)
+            in_one_launch(
+                &case,
+                &[[256, 1024], [2048, 32_768], [1 << 20, 1 << 20]],
+                RUNS,
+            )
         })
     }));
     // For the tools that look on.
     trials.push(trial("layer::looked_at", || {
-        in_one_launch(&cases()[0], &[256], 2)
+        in_one_launch(&cases()[0], &[[256, 1024]], 2)
     }));
     trials.push(trial("layer::graph", || graph(Path::Unfused)));
     trials.push(trial("layer::graph_of_one_launch", || graph(Path::Fused)));

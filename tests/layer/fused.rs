@@ -1,8 +1,8 @@
 //! The pass in one launch: the bits of the separate launches, whatever is set and whoever runs first.
 
 use half::bf16;
-use mok::gemm::Matrix;
-use mok::layer::{LayerError, MoeConfig, MoeLayer, Path, Transport, Weights, Workspace};
+use mok::gemm::{GemmError, Matrix};
+use mok::layer::{LayerError, MoeConfig, MoeLayer, Path, Transport, Weights};
 use mok::{Arch, Device, EmulatorConfig, Error};
 use mok_tests::layer::{Problem, Routing};
 use mok_tests::rank::{Rank, on_ranks};
@@ -186,6 +186,22 @@ fn weights_that_lie_differently_are_an_error() {
         rank.workspace.recover().unwrap();
         rank.layer = MoeLayer::new(&rank.workspace, Weights::new(gate, up, down)).unwrap();
         rank.pass().unwrap();
+    });
+}
+
+/// One launch counts the tiles of all rows, though few are held: more than 32 bits count are an error, not a wrong order.
+#[test]
+fn tiles_of_all_rows_must_be_countable() {
+    let config = MoeConfig::new(1, 64, 1 << 18, 1, 1).with_path(Path::Fused);
+    let config = config.with_schedule_capacity((1 << 20) * 192 + 128);
+    let problem = Problem::new(config, &[1], Routing::Uniform, 2);
+    on_ranks(ranks(1, 1), |device, group| {
+        let mut rank = Rank::new(&problem, &device, &group).unwrap();
+        let error = rank.pass().unwrap_err();
+        assert!(
+            matches!(error, Error::Gemm(GemmError::Tiles { .. })),
+            "{error}"
+        );
     });
 }
 

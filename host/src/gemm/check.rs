@@ -4,7 +4,7 @@ use mok_kernel::arch::Arch;
 use mok_kernel::gemm::{Form, MAX_EXTENT, MAX_GROUPS, ROW_ALIGN, Sink};
 use mok_kernel::mxfp8::TILE;
 
-use super::{GemmCall, Placed};
+use super::{GemmCall, GroupRows, Placed};
 use crate::error::Result;
 use crate::memory::DevicePtr;
 
@@ -227,6 +227,21 @@ impl GemmCall {
         match self.rows.overflow {
             Some(word) => address("overflow word", word, 8),
             None => Ok(()),
+        }
+    }
+
+    /// The limits on sizes, were there room for so many rows.
+    pub(crate) fn check_rows(&self, capacity: u32) -> Result<(), GemmError> {
+        self.with_capacity(capacity).check_sizes(1)
+    }
+
+    pub(super) fn with_capacity(&self, capacity: u32) -> GemmCall {
+        GemmCall {
+            rows: GroupRows {
+                capacity,
+                ..self.rows
+            },
+            ..*self
         }
     }
 

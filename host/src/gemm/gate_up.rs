@@ -168,6 +168,11 @@ impl GateUpCall {
         Ok(())
     }
 
+    /// As [`GemmCall::check_rows`].
+    pub(crate) fn check_rows(&self, capacity: u32) -> Result<(), GemmError> {
+        self.product.with_capacity(capacity).check_sizes(2)
+    }
+
     /// Blocks of the launch on this many SMs, as [`GemmCall::grid`]; 0 if there is nothing to launch.
     pub fn grid(&self, sms: u32) -> u32 {
         self.product.grid_of(sms, 2)

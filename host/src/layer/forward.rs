@@ -206,12 +206,17 @@ impl MoeLayer {
             check_pointer(what, ptr, tokens.into())?;
         }
         let fused = self.workspace.fused().is_some();
-        for expert in self.calls(schedule).iter().flatten() {
+        let [routed, shared] = self.calls(schedule);
+        for expert in [&routed, &shared].into_iter().flatten() {
             // Before the rest: there is no memory for it.
             if fused && matches!(expert.gate_up, GateUp::Apart(_)) {
                 return Err(LayerError::Fused.into());
             }
             expert.check()?;
+        }
+        // One launch counts the tiles of all rows, also of those that aren't held.
+        if let Some(expert) = routed.filter(|_| fused) {
+            expert.check_rows(self.workspace.parts.capacity)?;
         }
         Ok(tokens)
     }
@@ -281,6 +286,14 @@ pub(super) enum GateUp {
 }
 
 impl Expert {
+    /// The limits on sizes, were there room for so many rows.
+    fn check_rows(&self, capacity: u32) -> Result<()> {
+        if let GateUp::Together(both) = &self.gate_up {
+            both.check_rows(capacity)?;
+        }
+        Ok(self.down.check_rows(capacity)?)
+    }
+
     fn check(&self) -> Result<()> {
         match &self.gate_up {
             GateUp::Together(both) => both.check()?,

@@ -13,7 +13,7 @@ use crate::memory::Buffer;
 pub struct Timeline {
     /// In no particular order.
     pub tasks: Vec<Timed>,
-    /// Tasks that there was no room for.
+    /// Tasks that there was no room for, and looks of consumers for work that got none.
     pub dropped: u64,
 }
 
@@ -82,7 +82,7 @@ pub struct Tile {
 impl Workspace {
     /// From now on passes in one launch are recorded, up to `records` tasks of each of a block's six workers: 200 bytes a
     /// record and SM. Waits for the device. What was recorded before is dropped. Graphs that are captured meanwhile
-    /// mustn't be replayed once the trace is taken.
+    /// mustn't be replayed once the trace is taken, or another one is started; those captured before record nothing.
     ///
     /// # Errors
     /// Without [`Path::Fused`](super::Path::Fused), whose tasks they are, or not on Hopper; of memory.
@@ -90,12 +90,13 @@ impl Workspace {
         if self.fused().is_none() || self.device.arch()?.pairs() {
             return Err(LayerError::NoTrace.into());
         }
+        // First: it sees whether a rank is lost, which allocating doesn't.
+        self.drain()?;
         let words = bytes(self.device.sm_count(), records) / 8;
         let trace = Trace {
             records,
             words: self.device.buffer_zeroed(words as usize)?,
         };
-        self.drain()?;
         *self.trace() = Some(trace);
         Ok(())
     }
@@ -103,8 +104,10 @@ impl Workspace {
     /// What was recorded; `None` if nothing was to be. Waits for the device.
     pub fn take_trace(&self) -> Result<Option<Timeline>> {
         self.drain()?;
-        let trace = self.trace().take();
-        trace.map(|trace| trace.timeline()).transpose()
+        let mut trace = self.trace();
+        let timeline = trace.as_ref().map(Trace::timeline).transpose()?;
+        *trace = None;
+        Ok(timeline)
     }
 }
 

@@ -276,6 +276,10 @@ impl Workspace {
             let fill = |ptr: u64, bytes| unsafe { self.device.backend().fill(ptr, 0, bytes, 0) };
             fill(self.own.state.ptr().as_raw(), self.own.state.bytes())?;
             self.own.mailbox.clear()?;
+            // A launch leaves them zero, unless it was stopped.
+            if let Some(words) = &self.words {
+                fill(words.ptr().as_raw(), words.bytes())?;
+            }
             // Signals, the abort word and the routes.
             self.region.clear(&self.device, self.plan.x)
         };

@@ -196,7 +196,7 @@ pub unsafe fn forward_of_pairs(maps: impl Fn() -> TensorMapRef, args: &ForwardAr
     unsafe {
         if warp >= 4 {
             let way = Settle::new(args, maps, words);
-            bring(args, way, words, warp / 4 - 1, pair, tensor, base, &plan);
+            bring(args, way, warp / 4 - 1, pair, tensor, base, &plan);
         } else if thread == 0 {
             load(args, words, maps(), pair, base, &plan);
         } else if leads && thread == 64 {

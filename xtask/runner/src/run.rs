@@ -298,8 +298,12 @@ impl Job<'_> {
             output::check(output)?;
         }
         ensure!(
-            args.trace.is_empty() || args.path == PathArg::Fused && args.backend != Backend::None,
-            "--trace is of a pass in one launch on a device: take --path fused"
+            args.trace.is_empty() || args.backend != Backend::None,
+            "--trace needs a device that makes the pass, and --backend none has none"
+        );
+        ensure!(
+            args.trace.is_empty() || args.path == PathArg::Fused,
+            "--trace is of a pass in one launch: take --path fused"
         );
         for file in args.trace.iter().filter(|_| self.speaks) {
             trace::check(file)?;

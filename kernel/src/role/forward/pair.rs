@@ -171,7 +171,6 @@ pub unsafe fn issue(args: &ForwardArgs, pair: Pair, tensor: u32, base: SmemAddr,
 pub unsafe fn bring(
     args: &ForwardArgs,
     way: Settle<'_, impl Fn() -> TensorMapRef>,
-    words: Words,
     part: u32,
     pair: Pair,
     tensor: u32,
@@ -191,7 +190,7 @@ pub unsafe fn bring(
             warp_sync!();
             tiles.done(reg::lane() == 0);
             if reg::lane() == 0 {
-                look_again(words, &drawn);
+                look_again(way.words(), &drawn);
             }
             warp_sync!("again");
             column

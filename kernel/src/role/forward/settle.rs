@@ -56,6 +56,11 @@ impl<'a, D: Fn() -> TensorMapRef> Settle<'a, D> {
         }
     }
 
+    /// The words of the launch.
+    pub fn words(&self) -> Words {
+        self.words
+    }
+
     /// Stamps a task of consumer `part`, by its first thread.
     ///
     /// # Safety

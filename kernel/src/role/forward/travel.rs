@@ -56,7 +56,7 @@ macro_rules! stamp {
 
 /// Draws moves and makes them, until there are no more. After a failure it goes on to draw, and moves nothing.
 ///
-/// Waits for: the other ranks; a strip's tiles of down. Signals: pieces that are staged, have arrived, were brought
+/// Waits for: the other ranks; the strip that had a place before; a strip's tiles of down. Signals: pieces that are staged, have arrived, were brought
 /// back; that ranks have met.
 ///
 /// # Safety
@@ -152,7 +152,7 @@ impl<S: Tiling> Mover<'_, S> {
     const fn number(what: Move, index: u32) -> u32 {
         match what {
             Move::Dispatch | Move::Combine => {
-                index / Self::PIECES << trace::PIECE | index % Self::PIECES
+                ((index / Self::PIECES) << trace::PIECE) | (index % Self::PIECES)
             }
             _ => index,
         }

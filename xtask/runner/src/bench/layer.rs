@@ -197,8 +197,6 @@ struct Timing {
     sizes: LayerShape,
     ranks: usize,
     sides: Vec<Side>,
-    /// Between our output and the baseline's, by norm.
-    difference: f64,
 }
 
 #[derive(Serialize)]
@@ -209,6 +207,8 @@ struct Side {
     tflops: f64,
     /// How many times as fast as the baseline.
     ratio: f64,
+    /// Of its output from the baseline's, by norm.
+    difference: f64,
     /// Milliseconds, round by round.
     samples_ms: Vec<Vec<f32>>,
 }
@@ -278,7 +278,8 @@ pub fn run(args: &Args, usual: &[OurSide]) -> Result<bool> {
     Ok(report
         .results
         .iter()
-        .all(|timing| timing.difference <= SAME))
+        .flat_map(|timing| &timing.sides)
+        .all(|side| side.difference <= SAME))
 }
 
 fn rounds(
@@ -309,7 +310,7 @@ fn rounds(
         }
         progress.step();
     }
-    let difference = compare(inputs, &mut ours, baseline)?;
+    let differences = compare(inputs, &mut ours, sides, baseline)?;
     let count: usize = inputs.tokens.iter().sum();
     let routes = inputs
         .routes
@@ -326,11 +327,13 @@ fn rounds(
     let sides = names
         .zip(samples)
         .zip(&medians)
-        .map(|((name, samples_ms), &median_ms)| Side {
+        .zip(differences.into_iter().chain([0.0]))
+        .map(|(((name, samples_ms), &median_ms), difference)| Side {
             name,
             median_ms,
             tflops: work / f64::from(median_ms) / 1e9,
             ratio: f64::from(medians[last]) / f64::from(median_ms),
+            difference,
             samples_ms,
         });
     Ok(Timing {
@@ -338,30 +341,37 @@ fn rounds(
         sizes: inputs.shape,
         ranks,
         sides: sides.collect(),
-        difference,
     })
 }
 
-/// How far our output is from the baseline's.
-fn compare(inputs: &Inputs, ours: &mut Ours, baseline: &mut Baseline) -> Result<f64> {
+/// How far the output of each of our sides is from the baseline's.
+fn compare(
+    inputs: &Inputs,
+    ours: &mut Ours,
+    sides: &[OurSide],
+    baseline: &mut Baseline,
+) -> Result<Vec<f64>> {
     let folder = tempfile::tempdir()?;
     let file = |rank: usize| folder.path().join(format!("out{rank}.bin"));
     baseline.save(|rank| file(rank).display().to_string())?;
-    let outputs = ours.outputs()?;
-    let mut difference = Difference::default();
-    for (rank, output) in outputs.iter().enumerate() {
-        let bytes = std::fs::read(file(rank))?;
-        let theirs: &[bf16] = bytemuck::try_cast_slice(&bytes).map_err(anyhow::Error::msg)?;
-        let expected = inputs.tokens[rank] * inputs.shape.hidden as usize;
-        ensure!(
-            theirs.len() == expected,
-            "the baseline's output has another size"
-        );
-        for (own, other) in output.iter().zip(theirs) {
-            difference.add(own.to_f64(), other.to_f64());
+    let theirs = (0..inputs.tokens.len()).map(|rank| Ok(std::fs::read(file(rank))?));
+    let theirs: Vec<Vec<u8>> = theirs.collect::<Result<_>>()?;
+    let of_side = |&side: &OurSide| -> Result<f64> {
+        let mut difference = Difference::default();
+        for (rank, (output, bytes)) in ours.outputs(side)?.iter().zip(&theirs).enumerate() {
+            let theirs: &[bf16] = bytemuck::try_cast_slice(bytes).map_err(anyhow::Error::msg)?;
+            let expected = inputs.tokens[rank] * inputs.shape.hidden as usize;
+            ensure!(
+                theirs.len() == expected,
+                "the baseline's output has another size"
+            );
+            for (own, other) in output.iter().zip(theirs) {
+                difference.add(own.to_f64(), other.to_f64());
+            }
         }
-    }
-    Ok(difference.norm())
+        Ok(difference.norm())
+    };
+    sides.iter().map(of_side).collect()
 }
 
 fn show(report: &Report, json: bool) -> Result<()> {
@@ -389,7 +399,7 @@ fn show(report: &Report, json: bool) -> Result<()> {
                 format!("{:.3}", side.median_ms),
                 format!("{:.0}", side.tflops / timing.ranks as f64),
                 format!("{:.3}", side.ratio),
-                format!("{:.1e}", timing.difference),
+                format!("{:.1e}", side.difference),
             ]);
         }
     }

@@ -432,7 +432,7 @@ fn on_device(
         let mut timeline = None;
         if work.traced {
             progress.at("a traced pass");
-            workspace.start_trace(RECORDS)?;
+            together(group, workspace.start_trace(RECORDS).map_err(Into::into))?;
             let (again, _) = tensors.pass(device)?;
             differing += differing_elements(&out, &again);
             timeline = workspace.take_trace()?;

@@ -22,8 +22,8 @@ enum Command {
         warmup: usize,
         timed: usize,
     },
-    /// The last output.
-    Output,
+    /// One more pass, and its output.
+    Output(OurSide),
 }
 
 /// What a rank answers.
@@ -85,9 +85,9 @@ impl Ours {
         Ok(super::slowest(&ranks.collect::<Vec<_>>()))
     }
 
-    /// The last output of every rank.
-    pub fn outputs(&mut self) -> Result<Vec<Vec<bf16>>> {
-        self.tell(Command::Output)?;
+    /// What every rank gives in one more pass.
+    pub fn outputs(&mut self, side: OurSide) -> Result<Vec<Vec<bf16>>> {
+        self.tell(Command::Output(side))?;
         let ranks = self.answers()?.into_iter().map(|answer| match answer {
             Answer::Output(output) => output,
             Answer::Times(_) => Vec::new(),
@@ -191,7 +191,7 @@ fn serve(
     let top_k = shape.top_k as usize;
     let topk_experts = device.buffer_from(&inputs.routes.experts[part(top_k)])?;
     let router_weights = device.buffer_from(&inputs.routes.weights[part(top_k)])?;
-    let out = device.buffer_filled::<bf16>(tokens * hidden, 0xff)?;
+    let mut out = device.buffer_filled::<bf16>(tokens * hidden, 0xff)?;
     let (from, to) = (device.event()?, device.event()?);
     let send = |answer| {
         answers
@@ -200,14 +200,17 @@ fn serve(
     };
     send(Answer::Times(Vec::new()))?;
     while let Ok(command) = commands.recv() {
-        let Command::Run {
-            side,
-            warmup,
-            timed,
-        } = command
-        else {
-            send(Answer::Output(out.to_vec()?))?;
-            continue;
+        let (side, warmup, timed) = match command {
+            Command::Run {
+                side,
+                warmup,
+                timed,
+            } => (side, warmup, timed),
+            Command::Output(side) => {
+                // Nothing of another side's stays.
+                out.fill(0xff)?;
+                (side, 1, 0)
+            }
         };
         let layer = layers.iter_mut().find(|layer| layer.0 == side);
         let (_, layer, schedule) = layer.context("a side that was not asked for")?;
@@ -228,7 +231,10 @@ fn serve(
                 times.push(from.elapsed_ms(&to)?);
             }
         }
-        send(Answer::Times(times))?;
+        send(match command {
+            Command::Run { .. } => Answer::Times(times),
+            Command::Output(_) => Answer::Output(out.to_vec()?),
+        })?;
     }
     group.barrier()?;
     Ok(())
