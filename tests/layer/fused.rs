@@ -170,6 +170,21 @@ fn every_adversary_gets_the_same_bits() {
     );
 }
 
+/// Two pairs, of which one is resident at a time where two SMs are held. Starved: the producers, the dealer and a
+/// warp that moves rows, the issuer and another such.
+#[test]
+fn every_adversary_of_pairs_does() {
+    let config = MoeConfig::new(20, 64, 128, 3, 9).with_shared(64);
+    let problem = Problem::new(config, &[9, 5, 0], Routing::Loose, 3);
+    let expected = problem.outputs(&ranks_of(Arch::Sm100a, 4, 3, 0), 1);
+    every_mode(
+        &in_few_places(&problem),
+        &expected,
+        (Arch::Sm100a, 4),
+        &[0, 2, 3],
+    );
+}
+
 /// Gate and up that one launch doesn't take: an error that says so, and the rank's next call works.
 #[test]
 fn weights_that_lie_differently_are_an_error() {
