@@ -38,7 +38,7 @@ fn problem(routing: Routing) -> Problem {
         .with_minibatch_rows(256)
         .with_macrobatch_rows(1024)
         // Of a rank that waits for one that has found a fault.
-        .with_deadlines(Duration::from_millis(5), Duration::from_millis(5));
+        .with_deadlines(Duration::from_millis(20), Duration::from_millis(20));
     Problem::new(config, &[64, 30], routing, 3)
 }
 
@@ -52,6 +52,8 @@ fn outputs(problem: &Problem, ptx: &str, config: EmulatorConfig) -> Option<Vec<V
             let module = Module::from_ptx(&device, ptx)?;
             let workspace = Workspace::from_module(&device, &group, &problem.config, &module)?;
             let mut rank = Rank::with(problem, &device, workspace, &group)?;
+            // Nobody's time passes before all have their weights.
+            group.barrier()?;
             rank.output()
         };
         let ranks = try_on_ranks(devices, of_rank);
@@ -63,7 +65,7 @@ fn outputs(problem: &Problem, ptx: &str, config: EmulatorConfig) -> Option<Vec<V
         });
         let all: Option<Vec<_>> = ranks.into_iter().map(|rank| rank.ok()?.ok()).collect();
         again += 1;
-        if all.is_some() || found || again == 3 {
+        if all.is_some() || found || again == 5 {
             return all;
         }
     }
@@ -141,8 +143,13 @@ impl Pass<'_> {
     }
 }
 
+/// With `cargo xtask test --all`: hundreds of passes, on two ranks whose time may pass by itself where others keep the
+/// machine busy.
 #[test]
 fn all_that_a_pass_synchronises_is_needed() {
+    if std::env::var_os("MOK_TEST_ALL").is_none() {
+        return;
+    }
     let ptx = shipped(Arch::Sm90a);
     let right = [Routing::Loose, Routing::Nobody].map(|routing| {
         let problem = problem(routing);
