@@ -25,10 +25,8 @@ pub use deals::{Dealer, Dealt};
 
 use crate::gemm::pair::{BLOCKS, BUFFER, BUFFERS, DEALS, PairPlan, STAGES};
 use crate::gemm::{CONSUMERS, ORDER, PANEL_WARPS, PANELS};
-use crate::ptx::shared::{self, ClusterAddr, SmemAddr};
+use crate::ptx::shared::{ClusterAddr, SmemAddr};
 use crate::ptx::{mbarrier, reg, tcgen05};
-use crate::role::carry::Ahead;
-use crate::schedule::grouped::Tile;
 use crate::warp_sync;
 
 /// The rank of the block that draws and multiplies for both.
