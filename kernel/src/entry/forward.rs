@@ -1,5 +1,5 @@
 //! A forward pass in one launch: persistent blocks of a producer, two consumer warpgroups and warps that move
-//! rows.
+//! rows. Where pairs of blocks multiply: [`pair`].
 //!
 //! ```text
 //! all      group sizes -> table of strips (shared memory)             barrier
@@ -11,30 +11,26 @@
 //!
 //! Registers move from the first warpgroup to the consumers, whose sums alone are 192 a thread.
 
-use super::pair::{ISSUER, meet};
+pub mod pair;
+
 use crate::forward::{ForwardArgs, MAPS, STEPS, word};
-use crate::gemm::pair::{self, TENSOR_COLUMNS};
 use crate::gemm::{CONSUMERS, THREADS, shared_plan};
 use crate::mma::Engine;
 use crate::ptx::tma::TensorMapRef;
 use crate::ptx::{atom, fence, global, reg, shared};
 use crate::role::forward::consume::consume;
 use crate::role::forward::feed::feed;
-use crate::role::forward::pair::{bring, deal, issue, load};
 use crate::role::forward::settle::Settle;
 use crate::role::forward::source::shared_strips;
 use crate::role::forward::travel::{travel, weigh_all};
 use crate::role::store::BARRIER;
 use crate::role::table::{self, SharedTable};
 use crate::schedule::forward::{ByStrip, STRIPS, Strips};
-use crate::schedule::grouped::{ByBlock, ByPair, Tiling};
+use crate::schedule::grouped::{ByBlock, Tiling};
 use crate::set_max_registers;
-use crate::sync::pair::{LEADER, Pair};
 use crate::sync::ring::Ring;
 use crate::sync::words::Words;
-use crate::{
-    block_sync, named_sync, shuffle, tensor_alloc, tensor_dealloc, tensor_relinquish, warp_sync,
-};
+use crate::{named_sync, shuffle, warp_sync};
 
 /// The named barrier where all threads come when tiles and moves are done, from two places: the warpgroups have different
 /// registers, and ptxas doesn't see through it if they go the same way again.
@@ -80,7 +76,7 @@ pub unsafe fn forward<E: Engine>(maps: impl Fn() -> TensorMapRef, args: &Forward
             } else if thread >= 32 {
                 travel::<ByBlock>(args, base.add(plan.table), words);
             }
-            warp_sync!();
+            warp_sync!("together");
             // Consumers have taken their registers and given them back by then; with these there are more loads
             // in flight.
             named_sync!(DONE, THREADS, 0, "helpers");
@@ -108,7 +104,7 @@ pub unsafe fn forward<E: Engine>(maps: impl Fn() -> TensorMapRef, args: &Forward
 /// # Safety
 /// One warp of the block runs it, after all others are done.
 #[inline(always)]
-pub(super) unsafe fn end<S: Tiling>(args: &ForwardArgs, words: Words, table: SharedTable) {
+unsafe fn end<S: Tiling>(args: &ForwardArgs, words: Words, table: SharedTable) {
     let mut ended = 0;
     // SAFETY: all lanes are here; the words are the launch's.
     unsafe {
@@ -152,74 +148,6 @@ unsafe fn clear<S: Tiling>(args: &ForwardArgs, words: Words, table: SharedTable)
 #[repr(C, align(16))]
 pub struct TensorMapParams(pub [[u64; 16]; 2 * MAPS]);
 
-/// [`forward`] where pairs of blocks multiply.
-///
-/// ```text
-/// all      group sizes -> table of strips; barriers, tensor memory          cluster barrier
-/// dealer   leader, each tile drawn: wait for its rows or for H -> dealt, in both blocks
-/// producer each tile, each stage: wait empty -> TMA -> full, in the leader
-/// issuer   leader, each tile: wait drained; each stage: wait full -> products -> empty;  accumulated
-/// consumer each tile: wait accumulated -> sums -> drained, H or Y;  told of at once
-/// movers   the other warps: as in blocks
-/// all                                                                       cluster barrier
-/// all      each token drawn: weighted sum;  barrier; the last block's: the words are zero again
-/// ```
-///
-/// # Safety
-/// As [`forward`], with [`FORWARD_OF_PAIRS`](crate::forward::FORWARD_OF_PAIRS).
-#[inline(always)]
-pub unsafe fn forward_of_pairs(maps: impl Fn() -> TensorMapRef, args: &ForwardArgs) {
-    let gemm = &args.routed.gate_up.gemm;
-    let plan = pair::shared_plan(gemm.groups);
-    let base = shared::dynamic_base();
-    let pair = Pair::new(reg::cluster_rank(), base, &plan);
-    let table = SharedTable::new(gemm.groups, base.add(plan.table));
-    let words = Words::new(args.words, args.moves.rank.state);
-    let (thread, warp) = (reg::thread_idx(), reg::thread_idx() / 32);
-    let leads = pair.rank == LEADER;
-    if thread == 0 {
-        // SAFETY: one thread of each block, before they meet.
-        unsafe { pair.init(false) };
-        fence::mbarrier_init();
-    }
-    // SAFETY: one warp of each block, all of it; then every thread is here.
-    let tensor = unsafe {
-        if warp == ISSUER {
-            tensor_alloc!(base.add(plan.tensor), TENSOR_COLUMNS);
-            tensor_relinquish!();
-        }
-        table::build::<ByStrip<ByPair>>(table, &STRIPS, gemm);
-        meet!();
-        shared::load_u32(base.add(plan.tensor))
-    };
-    // SAFETY: a consumer is a warpgroup, a mover a warp, the others a thread each.
-    unsafe {
-        if warp >= 4 {
-            let way = Settle::new(args, maps, words);
-            bring(args, way, warp / 4 - 1, pair, tensor, base, &plan);
-        } else if thread == 0 {
-            load(args, words, maps(), pair, base, &plan);
-        } else if leads && thread == 64 {
-            deal(args, table, words, pair);
-        } else if leads && thread == 32 * ISSUER {
-            issue(args, pair, tensor, base, &plan);
-        } else if warp == 1 || !leads && warp > 1 {
-            travel::<ByPair>(args, base.add(plan.table), words);
-        }
-        // Each block's barriers and memory are the other's to use until both are done.
-        warp_sync!();
-        meet!();
-        if warp == ISSUER {
-            tensor_dealloc!(tensor, TENSOR_COLUMNS);
-        }
-        weigh_all::<false>(args, words);
-        block_sync!();
-        if warp == 0 {
-            end::<ByPair>(args, words, table);
-        }
-    }
-}
-
 #[cfg(all(
     feature = "entries",
     any(mok_arch = "sm_90a", mok_arch = "sm_100a", mok_arch = "sm_103a")
@@ -241,7 +169,7 @@ mod entries {
             #[cfg(mok_arch = "sm_90a")]
             super::forward::<crate::mma::Native>(maps, &args);
             #[cfg(not(mok_arch = "sm_90a"))]
-            super::forward_of_pairs(maps, &args);
+            super::pair::forward(maps, &args);
         }
     }
 }

@@ -44,6 +44,12 @@ pub struct Place {
 }
 
 impl Place {
+    /// Whether the thread is the one of its team that speaks for it.
+    #[inline(always)]
+    pub fn speaks(&self) -> bool {
+        self.thread == 0 && self.part == self.team
+    }
+
     /// Of consumer `part`, whose threads have the sums of its own half.
     #[inline(always)]
     pub fn of_consumer(part: u32, base: SmemAddr, plan: &SharedPlan) -> Place {

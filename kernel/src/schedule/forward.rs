@@ -18,9 +18,9 @@
 //! topological.
 //!
 //! Tiles are drawn by blocks and moves by warps, each in its own order: whoever has drawn a task does it
-//! before it draws another. Sums wait for the last move alone. There is an order of all tasks that has both as parts and in which
-//! no task comes before what it waits for. So the first task of that order which isn't done is one that
-//! somebody works at, or is the next to be drawn, whatever else waits; one block that runs is enough.
+//! before it draws another. Sums wait for the last move alone. There is an order of all tasks that has both as
+//! parts and in which no task comes before what it waits for. So the first task of that order which isn't done
+//! is one that somebody works at, or is the next to be drawn, whatever else waits; one block that runs is enough.
 
 use core::marker::PhantomData;
 use core::num::NonZeroU32;

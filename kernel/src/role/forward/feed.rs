@@ -1,21 +1,22 @@
 //! The producer of a forward pass: one thread that draws tiles and loads them once they can be.
 
-use super::source::{Note, Source, map_at, what};
+use super::source::{Note, Source, what};
 use super::stamp::Stamp;
-use crate::forward::{ForwardArgs, map, word};
-use crate::gemm::{DEALS, ORDER, STAGE, STAGES, SharedPlan, TILE_K};
+use crate::forward::{ForwardArgs, word};
+use crate::gemm::{DEALS, ORDER, STAGE, STAGES, SharedPlan};
 use crate::ptx::fence;
 use crate::ptx::shared::{self, SmemAddr};
 use crate::ptx::tma::TensorMapRef;
 use crate::role::order::Order;
-use crate::role::product::{Forward, GateUp, Maps, Product, Whole};
+use crate::role::product::{Forward, GateUp, Product, Whole};
 use crate::role::table::SharedTable;
 use crate::schedule::grouped::ByBlock;
 use crate::sync::ring::{Producer, Ring};
 use crate::sync::words::Words;
 
-/// Places for notes, which stand in them in turn; a tile's order names the place. A note holds until its tile has been stored, which is after its stages are let go of: so the
-/// producer may be as many tiles ahead as there are stages, and one more of them may be on its way out.
+/// Places for notes, which stand in them in turn; a tile's order names the place. A note holds until its tile has been
+/// stored, which is after its stages are let go of: so the producer may be as many tiles ahead as there are stages, and
+/// one more of them may be on its way out.
 pub const NOTES: u32 = 8;
 const _: () = assert!(NOTES > STAGES + 1 && NOTES.is_power_of_two());
 const _: () = assert!(NOTES * size_of::<Note>() as u32 <= DEALS * ORDER);
@@ -107,24 +108,10 @@ pub unsafe fn feed(
             fence::proxy_async();
             // The next one's number comes while this one is loaded.
             ticket = words.draw(word::TILES);
-            let (down, shared) = (drawn.note.is_down(), drawn.note.is_shared());
-            let inputs = if down { map::DOWN } else { map::GATE_UP };
-            let map = |place| map_at(first, shared, inputs + place);
-            let maps = Maps {
-                a: [map(0), map(1), map(2)],
-                b: map(3),
-                beside: (),
-            };
-            let depth = if !down {
-                args.moves.hidden
-            } else if shared {
-                args.shared.gate_up.gemm.n
-            } else {
-                args.routed.gate_up.gemm.n
-            };
+            let maps = drawn.note.maps(first);
             // Consumers ask for no more of it.
             let order = Order {
-                depth: depth.div_ceil(TILE_K),
+                depth: drawn.depth(args),
                 count: drawn.tile.count,
                 group: note,
                 ..Order::END
@@ -142,7 +129,7 @@ pub unsafe fn feed(
                 let fixed = base.add(plan.fixed + slot.stage * STAGE);
                 let wide = base.add(plan.wide + slot.stage * STAGE);
                 let to = Whole(slot.bar);
-                if down {
+                if drawn.note.is_down() {
                     Forward::load(maps, &drawn.tile, step, fixed, wide, to);
                 } else {
                     GateUp::load(maps, &drawn.tile, step, fixed, wide, to);

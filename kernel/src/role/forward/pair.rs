@@ -5,10 +5,9 @@
 //! what its thread has seen. So whoever touches rows or H looks at the tile's word again, which has come by then.
 
 use super::settle::Settle;
-use super::source::{Drawn, Source, map_at};
-use crate::forward::{ForwardArgs, map, word};
-use crate::gemm::TILE_K;
-use crate::gemm::pair::{BLOCKS, BUFFER, PairPlan, STAGE};
+use super::source::{Drawn, Source};
+use crate::forward::{ForwardArgs, word};
+use crate::gemm::pair::PairPlan;
 use crate::mma::accumulators::Accumulators;
 use crate::mma::sm100::{COLUMNS, load_sums};
 use crate::ptx::shared::SmemAddr;
@@ -16,8 +15,10 @@ use crate::ptx::tma::TensorMapRef;
 use crate::ptx::{fence, reg};
 use crate::role::order::Order;
 use crate::role::pair::bring::place_of;
-use crate::role::pair::elements::{Bf16, Elements, Stage};
-use crate::role::product::{Forward, GateUp, Half, Maps, Product};
+use crate::role::pair::elements::Bf16;
+use crate::role::pair::issue::multiply;
+use crate::role::pair::load::fill;
+use crate::role::product::{Forward, GateUp};
 use crate::role::table::SharedTable;
 use crate::schedule::grouped::ByPair;
 use crate::sync::pair::{Buffers, Dealer, Dealt, Issuer, Pair, Producer};
@@ -88,31 +89,12 @@ pub unsafe fn load(
             look_again(words, &drawn);
             // Rows come and go by ordinary accesses; tensor copies read them.
             fence::proxy_async();
-            let (down, shared) = (drawn.note.is_down(), drawn.note.is_shared());
-            let inputs = if down { map::DOWN } else { map::GATE_UP };
-            let map = |place| map_at(first, shared, inputs + place);
-            let maps = Maps {
-                a: [map(0), map(1), map(2)],
-                b: map(3),
-                beside: (),
-            };
-            let problem = drawn.problem(args);
-            let share = problem.share::<ByPair>(drawn.tile.count);
-            let half = drawn.tile.half(pair.rank, problem.apart(), share);
-            let bytes = Forward::bytes::<Half>(&half);
-            let depth = drawn.depth(args);
-            let mut step = 0;
-            while step < depth {
-                let stage = stages.acquire();
-                let to = Half(stages.announce(stage, bytes, false));
-                let fixed = base.add(plan.fixed + stage * STAGE);
-                let wide = base.add(plan.wide + stage * STAGE);
-                if down {
-                    Forward::load(maps, &half, step, fixed, wide, to);
-                } else {
-                    GateUp::load(maps, &half, step, fixed, wide, to);
-                }
-                step += 1;
+            let (maps, problem) = (drawn.note.maps(first), &drawn.problem(args));
+            let (tile, order, memory) = (&drawn.tile, &drawn.order(args), (base, plan));
+            if drawn.note.is_down() {
+                fill::<Forward, Bf16>(&mut stages, problem, maps, tile, order, memory, pair);
+            } else {
+                fill::<GateUp, Bf16>(&mut stages, problem, maps, tile, order, memory, pair);
             }
         }
         stages.drain();
@@ -136,24 +118,9 @@ pub unsafe fn issue(args: &ForwardArgs, pair: Pair, tensor: u32, base: SmemAddr,
         while let Some(dealt) = tiles.next_tagged(false) {
             let drawn = Drawn::dealt::<ByPair>(args, dealt);
             let share = drawn.problem(args).share::<ByPair>(drawn.tile.count);
+            let (tile, order) = (&drawn.tile, &drawn.order(args));
             // Both products' operands lie alike.
-            let shape = Bf16::shape::<Forward>(BLOCKS * share);
-            let buffer = issuer.buffer();
-            let depth = drawn.depth(args);
-            let mut step = 0;
-            while step < depth {
-                let stage = issuer.acquire(false);
-                let arrived = Stage {
-                    fixed: base.add(plan.fixed + stage * STAGE),
-                    wide: base.add(plan.wide + stage * STAGE),
-                    step,
-                    steps: TILE_K / 16,
-                };
-                Bf16::multiply::<Forward>(tensor + buffer * BUFFER, &drawn.tile, shape, arrived);
-                issuer.release(stage);
-                step += 1;
-            }
-            issuer.accumulated(buffer);
+            multiply::<Forward, Bf16>(&mut issuer, tile, share, order, tensor, base, plan);
         }
     }
 }

@@ -29,18 +29,19 @@ pub struct Settle<'a, D> {
     untold: u32,
 }
 
-/// Tells of a tile, once it is in memory. The literal names the place.
+/// Tells of a tile, by the word that counts it, once it is in memory; the word may be 0, for none. The literal names the
+/// place.
 ///
 /// # Safety
-/// The threads of the warpgroup are here.
+/// The threads of the place's team are here, and have stored the tile.
 macro_rules! tell {
-    ($settle:expr, $place:expr, $what:literal) => {{
+    ($settle:expr, $counts:expr, $place:expr, $what:literal) => {{
         // Not only read: written.
         bulk::wait::<0>();
         // After the barrier the first thread knows of the others' stores.
         named_sync!(BARRIER + $place.team, $place.threads, 0, $what);
-        if $place.thread == 0 && $settle.untold != 0 {
-            $settle.words.count($settle.untold);
+        if $place.speaks() && $counts != 0 {
+            $settle.words.count($counts);
         }
     }};
 }
@@ -80,7 +81,7 @@ impl<'a, D: Fn() -> TensorMapRef> Settle<'a, D> {
     pub unsafe fn store(&mut self, sums: &Accumulators, order: &Order, note: Note, place: Place) {
         // SAFETY: the caller's contract.
         unsafe {
-            tell!(self, place, "before");
+            tell!(self, self.untold, place, "before");
             self.put(sums, order, note, place);
         }
         self.untold = note.counts;
@@ -135,14 +136,8 @@ impl<'a, D: Fn() -> TensorMapRef> Settle<'a, D> {
     /// The threads of the place's team call it, for a tile that all of them have stored.
     #[inline(always)]
     pub unsafe fn tell(&self, note: Note, place: Place) {
-        // SAFETY: the caller's contract; one of them speaks.
-        unsafe {
-            bulk::wait::<0>();
-            named_sync!(BARRIER + place.team, place.threads, 0, "told");
-            if place.part == 0 && place.thread == 0 {
-                self.words.count(note.counts);
-            }
-        }
+        // SAFETY: the caller's contract.
+        unsafe { tell!(self, note.counts, place, "told") };
     }
 
     /// Tells of the tile that was stored last: nothing follows for a while.
@@ -152,7 +147,7 @@ impl<'a, D: Fn() -> TensorMapRef> Settle<'a, D> {
     #[inline(always)]
     pub unsafe fn rest(&mut self, place: Place) {
         // SAFETY: the caller's contract.
-        unsafe { tell!(self, place, "rest") };
+        unsafe { tell!(self, self.untold, place, "rest") };
         self.untold = 0;
     }
 
@@ -163,7 +158,7 @@ impl<'a, D: Fn() -> TensorMapRef> Settle<'a, D> {
     #[inline(always)]
     pub unsafe fn end(&mut self, place: Place) {
         // SAFETY: the caller's contract.
-        unsafe { tell!(self, place, "end") };
+        unsafe { tell!(self, self.untold, place, "end") };
         self.untold = 0;
     }
 }

@@ -1,9 +1,11 @@
 //! The tiles of a forward pass, in their order: whose they are, where they lie, and what they wait for.
 
-use crate::forward::{ForwardArgs, HALVES, MAPS, Step, shared_word, step_word, word};
+use crate::forward::{ForwardArgs, HALVES, MAPS, Step, map, shared_word, step_word, word};
 use crate::gemm::{Form, TILE_K};
 use crate::ptx::reg;
 use crate::ptx::tma::TensorMapRef;
+use crate::role::order::Order;
+use crate::role::product::Maps;
 use crate::role::table::SharedTable;
 use crate::schedule::forward::{ByStrip, Line, OneGroup, Places, Stage, Strips, pieces};
 use crate::schedule::grouped::{Problem, Tile, Tiling};
@@ -37,6 +39,22 @@ impl Note {
     /// Whether it is the shared expert's.
     pub const fn is_shared(&self) -> bool {
         self.kind > 1
+    }
+
+    /// The tensor maps that its operands are loaded by, of a launch whose maps start at `first`.
+    #[inline(always)]
+    pub fn maps(&self, first: TensorMapRef) -> Maps {
+        let inputs = if self.is_down() {
+            map::DOWN
+        } else {
+            map::GATE_UP
+        };
+        let map = |place| map_at(first, self.is_shared(), inputs + place);
+        Maps {
+            a: [map(0), map(1), map(2)],
+            b: map(3),
+            beside: (),
+        }
     }
 }
 
@@ -219,6 +237,19 @@ impl Drawn {
             Stage::GateUp
         };
         problem(args.moves.hidden, inner(args, self.note.is_shared()), stage)
+    }
+
+    /// The order for it: all stages count in full.
+    #[inline(always)]
+    pub fn order(&self, args: &ForwardArgs) -> Order {
+        Order {
+            depth: self.depth(args),
+            last: TILE_K,
+            count: self.tile.count,
+            row: self.note.row,
+            column: self.note.column,
+            group: self.tile.group,
+        }
     }
 
     /// Stages of 64 of the contraction.

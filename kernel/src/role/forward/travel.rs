@@ -56,8 +56,8 @@ macro_rules! stamp {
 
 /// Draws moves and makes them, until there are no more. After a failure it goes on to draw, and moves nothing.
 ///
-/// Waits for: the other ranks; the strip that had a place before; a strip's tiles of down. Signals: pieces that are staged, have arrived, were brought
-/// back; that ranks have met.
+/// Waits for: the other ranks; the strip that had a place before; a strip's tiles of down. Signals: pieces that are
+/// staged, have arrived, were brought back; that ranks have met.
 ///
 /// # Safety
 /// Whole warps run it; `args` describes live memory, the schedule is complete, the block's table starts at `table`.

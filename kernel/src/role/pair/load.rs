@@ -6,7 +6,7 @@ use crate::ptx::tma;
 use crate::role::order::Order;
 use crate::role::pair::elements::Elements;
 use crate::role::product::{Half, Maps, Product};
-use crate::schedule::grouped::Problem;
+use crate::schedule::grouped::{Problem, Tile};
 use crate::sync::pair::{Dealt, Pair, Producer};
 
 /// Loads the block's half of each tile's stages.
@@ -42,27 +42,55 @@ pub unsafe fn load<P: Product, E: Elements>(
         if !order.work::<P>() {
             continue;
         }
-        let half = tile.half(
-            pair.rank,
-            problem.apart(),
-            problem.share::<E::Tiling>(tile.count),
-        );
-        let bytes = P::bytes::<Half>(&half) + E::bytes(&tile);
-        let mut step = 0;
-        while step < order.depth {
-            let soiled = P::RELAYED && step + 1 == order.depth && order.dirty();
-            // SAFETY: the loads go to the acquired stage, and together bring what it announces.
-            unsafe {
-                let stage = stages.acquire();
-                let bar = stages.announce(stage, bytes, soiled);
-                let fixed = base.add(plan.fixed + stage * STAGE);
-                let wide = base.add(plan.wide + stage * STAGE);
-                P::load(maps.operands(), &half, step, fixed, wide, Half(bar));
-                E::load(maps.beside, &tile, half.fixed, step, wide, bar);
-            }
-            step += 1;
-        }
+        // SAFETY: the caller's contract.
+        unsafe {
+            fill::<P, E>(
+                &mut stages,
+                problem,
+                maps,
+                &tile,
+                &order,
+                (base, plan),
+                pair,
+            )
+        };
     }
     // SAFETY: nothing more is loaded.
     unsafe { stages.drain() };
+}
+
+/// Loads the block's half of one tile's stages.
+///
+/// # Safety
+/// As [`load`]; the order is the tile's.
+#[inline(always)]
+pub unsafe fn fill<P: Product, E: Elements>(
+    stages: &mut Producer,
+    problem: &Problem,
+    maps: Maps<E::Beside>,
+    tile: &Tile,
+    order: &Order,
+    (base, plan): (SmemAddr, &PairPlan),
+    pair: Pair,
+) {
+    let half = tile.half(
+        pair.rank,
+        problem.apart(),
+        problem.share::<E::Tiling>(tile.count),
+    );
+    let bytes = P::bytes::<Half>(&half) + E::bytes(tile);
+    let mut step = 0;
+    while step < order.depth {
+        let soiled = P::RELAYED && step + 1 == order.depth && order.dirty();
+        // SAFETY: the loads go to the acquired stage, and together bring what it announces.
+        unsafe {
+            let stage = stages.acquire();
+            let bar = stages.announce(stage, bytes, soiled);
+            let fixed = base.add(plan.fixed + stage * STAGE);
+            let wide = base.add(plan.wide + stage * STAGE);
+            P::load(maps.operands(), &half, step, fixed, wide, Half(bar));
+            E::load(maps.beside, tile, half.fixed, step, wide, bar);
+        }
+        step += 1;
+    }
 }

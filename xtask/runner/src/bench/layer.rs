@@ -241,7 +241,7 @@ pub fn run(args: &Args, usual: &[OurSide]) -> Result<bool> {
     let sides: Vec<OurSide> = ALL.into_iter().filter(|&one| wanted(one)).collect();
     let device = backend::require("bench layer", 0)?;
     let mut report = Report {
-        schema: "mok-bench-layer/1",
+        schema: "mok-bench-layer/2",
         machine: Machine::of(&device)?,
         baseline: Value::Null,
         arguments: std::env::args().skip(1).collect(),
